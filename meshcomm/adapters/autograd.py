@@ -26,7 +26,7 @@ from meshcomm.numpy import gradients
 from meshcomm.numpy.contractions.contractions import arguments_of
 from meshcomm.numpy.contractions.products import Axes, axes_of_dot, axes_of_inner, axes_of_tensordot, subscripts_of
 from meshcomm.numpy.gradients import count_over, in_layout_of, sum_vjp, whole
-from meshcomm.numpy.indexing.index_tuples import along_axis_indices, beside_index, flat, index_along_axis
+from meshcomm.numpy.indexing.index_tuples import along_axis_index, along_axis_indices, flat, index_along_axis
 from meshcomm.numpy.reductions.reductions import spread
 from meshcomm.numpy.reductions.reductions import sum as sum_over
 
@@ -129,7 +129,7 @@ _OPERATIONS: tuple[Callable[..., object], ...] = (
     whole,
     of_block,
     gradients.block_of,
-    gradients.added_at,
+    gradients.indexing_vjp,
     collectives.all_to_all,
     collectives.all_gather,
     collectives.all_reduce,
@@ -180,7 +180,9 @@ defvjp(_PRIMITIVES[relayout], lambda ans, x, *_, **__: lambda g: in_layout_of(g,
 defvjp(_PRIMITIVES[whole], lambda ans, x: lambda g: relayout(g, x.layout))
 defvjp(_PRIMITIVES[of_block], lambda ans, *_: lambda g: gradients.block_of(in_layout_of(g, ans)), None, None)
 defvjp(_PRIMITIVES[gradients.block_of], lambda ans, x: lambda g: of_block(g, x.layout, x.shape))
-defvjp(_PRIMITIVES[gradients.added_at], lambda ans, x, index, *_: lambda g: in_layout_of(g[index], x), argnums=(0,))
+defvjp(
+    _PRIMITIVES[gradients.indexing_vjp], lambda ans, x, index, *_: lambda g: in_layout_of(g[index], x), argnums=(0,)
+)
 defvjp(_PRIMITIVES[spread], lambda ans, x, axes, *_: lambda g: in_layout_of(sum_over(g, axes), x), None, None, None)
 defvjp(_PRIMITIVES[collectives.all_to_all], lambda ans, x, *call: lambda g: gradients.all_to_all_vjp(g, *call))
 defvjp(_PRIMITIVES[collectives.all_gather], lambda ans, x, *call: lambda g: gradients.all_gather_vjp(g, *call))
@@ -280,7 +282,7 @@ def _summed_to(grad: Value, shape: Shape) -> Value:
 
 
 def _vjp_of_index(ans: object, x: Value, index: object) -> VJP:
-    return lambda g: in_layout_of(gradients.added_at(g, index, x.shape, x.layout), x)
+    return lambda g: in_layout_of(gradients.indexing_vjp(g, index, x.shape, x.layout), x)
 
 
 def _vjp_of_take(
@@ -294,7 +296,7 @@ def _vjp_of_take_along_axis(ans: object, arr: Value, indices: object, axis: int 
     name = "numpy.take_along_axis"
     positions, number = along_axis_indices(name, arr, indices, axis)
     return _vjp_of_index(
-        ans, arr, flat(name, arr, positions) if number is None else beside_index(arr, positions, number)
+        ans, arr, flat(name, arr, positions) if number is None else along_axis_index(arr, positions, number)
     )
 
 

@@ -3,7 +3,7 @@
 import pandas as pd
 from pandas.core import indexing
 
-from meshcomm.adapters.whole_arguments import teach
+from meshcomm.adapters.whole_arguments import pass_arrays
 from meshcomm.core.arrays.scripted import is_scripted
 
 _OPERATORS = ("add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "divmod", "pow", "and", "xor", "or")
@@ -16,5 +16,5 @@ _METHODS = (
 if is_scripted():
     _classes = (pd.DataFrame, pd.Series, pd.Index, pd.Categorical, indexing._LocIndexer, indexing._iLocIndexer)  # noqa: SLF001
     for _class in {base for kind in _classes for base in kind.__mro__ if base.__module__.startswith("pandas")}:
-        teach(_class, [name for name in vars(_class) if name in _METHODS or not name.startswith("_")])
-    teach(pd, pd.__all__)
+        pass_arrays(_class, [name for name in vars(_class) if name in _METHODS or not name.startswith("_")])
+    pass_arrays(pd, pd.__all__)

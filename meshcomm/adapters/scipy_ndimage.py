@@ -2,8 +2,8 @@
 
 from scipy import ndimage
 
-from meshcomm.adapters.whole_arguments import teach
+from meshcomm.adapters.whole_arguments import pass_arrays
 from meshcomm.core.arrays.scripted import is_scripted
 
 if is_scripted():
-    teach(ndimage, ndimage.__all__)
+    pass_arrays(ndimage, ndimage.__all__)

@@ -66,7 +66,7 @@ def _whole_or_function(x: object) -> object:
     return update_wrapper(wrapper, x)
 
 
-def teach(owner: object, names: Iterable[str]) -> None:
+def pass_arrays(owner: object, names: Iterable[str]) -> None:
     """Replace functions of a module, or methods that a class itself defines, by ones that pass arrays."""
     for name in names:
         member = vars(owner).get(name)

@@ -28,7 +28,7 @@ from meshcomm.blocks.regions import read_box
 from meshcomm.core._types import AnyFunction, Array, DType
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.layouts.boxes import Box
-from meshcomm.numpy.statistics.groups import ElementGroups, Grouping, Shares, grouped, shares_of
+from meshcomm.numpy.statistics.groups import ElementGroups, Grouping, ShareReduction, grouped, shares_of
 
 if TYPE_CHECKING:
     from xarray.core.types import Dims
@@ -139,7 +139,7 @@ class _GroupReduction(NamedTuple):
         ]
         return Variable(dims, results, variable.attrs if self.keep_attrs else None)
 
-    def _shares(self, dtype: DType, axes: tuple[int, ...]) -> Shares | None:
+    def _shares(self, dtype: DType, axes: tuple[int, ...]) -> ShareReduction | None:
         """Return the reduction of elements of *dtype* by shares of the devices, or None."""
         skipna = self.options.get("skipna")
         skips = dtype.kind in "fc" if skipna is None else bool(skipna)
@@ -261,7 +261,7 @@ def _reduced_windows(rolling: Rolling, function: Callable[..., Array]) -> DTenso
     dtype = move(np.ones([n if a == axis else 1 for a in range(data.ndim)], data.dtype)).dtype
     if data.layout.num_shards(axis) == 1:
         return mapped(lambda block: move(block) if block.size else block.astype(dtype), data, dtype=dtype)
-    tensor = relaid(data, data.layout.undealt(range(data.ndim)), "rolling")
+    tensor = relaid(data, data.layout.as_consecutive(range(data.ndim)), "rolling")
 
     def box() -> Box:
         bounds = list(tensor.layout.block_box(tensor.shape))

@@ -8,11 +8,11 @@ from numpy.typing import ArrayLike
 
 from meshcomm.blocks.make import as_sharded, make, mapped
 from meshcomm.blocks.rules import NUMBERS, Operand, aligned_axes, is_plain, mesh_of
-from meshcomm.blocks.small import agree_on_result, is_passing, to_all
+from meshcomm.blocks.small import agree_on_result, is_short_view, to_all
 from meshcomm.core._arguments import as_array, as_dtype
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Shape
-from meshcomm.core.arrays.create import plain_text
+from meshcomm.core.arrays.create import array_text
 from meshcomm.core.arrays.cutting import cut_out
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.arrays.relayout import relayout
@@ -63,7 +63,7 @@ def note(array: Array, mesh: Mesh) -> None:
     if array.dtype.char in "gG":  # so may the unused bytes of a long double
         array = array.astype("f8" if array.dtype.char == "g" else "c16")
     if checks_every_call():
-        agree_on_result("numpy.array", mesh, lambda _: f"numpy.array of {plain_text(array)}", lambda: None)
+        agree_on_result("numpy.array", mesh, lambda _: f"numpy.array of {array_text(array)}", lambda: None)
     else:  # a fast checksum: it finds mistakes, it need not resist attacks
         location.rank_set.note(crc32(as_bytes(np.ascontiguousarray(array)).data))
 
@@ -91,7 +91,7 @@ def _operand_text(operand: Operand) -> str:
         return f"a DTensor of {operand.shape} {operand.dtype} in {operand.layout.specs_text}"
     if not isinstance(operand, np.ndarray) or operand.ndim == 0:
         return f"{operand!r}"
-    return plain_text(operand)
+    return array_text(operand)
 
 
 def aligned_blocks(name: str, operands: Sequence[Operand], shape: Shape, layout: Layout) -> list[Value]:
@@ -136,7 +136,7 @@ def relaid(tensor: DTensor, axes: Axes, operation: str, mesh: Mesh | None = None
         if tensor.layout.is_fully_replicated():
             if not checks_every_call():  # that mode compares replicas
                 return cut_by(layout, tensor)
-        elif is_passing(tensor) and not any(map(layout.cyclic, range(layout.ndim))):
+        elif is_short_view(tensor) and not any(map(layout.cyclic, range(layout.ndim))):
             unsharded = to_all(tensor, operation)
             return unsharded if not any(axes) else cut_by(layout, unsharded)
     with collective(operation, tensor.mesh, target):

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from meshcomm.blocks.edges import IntervalExchange, WantedIntervals, interval_exchange_between
+from meshcomm.blocks.edges import BlockIntervals, IntervalExchange, interval_exchange_between
 from meshcomm.blocks.make import on_device
 from meshcomm.core._types import Array, DType, Shape
 from meshcomm.core.arrays._recipes import Call, Recipe
@@ -28,7 +28,7 @@ def assembling(
     name: str,
     tensors: Sequence[DTensor],
     axis: int,
-    block_intervals: WantedIntervals,
+    block_intervals: BlockIntervals,
     layout: Layout,
     *,
     shape: Shape,
@@ -65,7 +65,7 @@ def assembling(
 
 
 def assembling_if_cheaper(
-    name: str, tensors: Sequence[DTensor], axis: int, block_intervals: WantedIntervals, layout: Layout, *, shape: Shape
+    name: str, tensors: Sequence[DTensor], axis: int, block_intervals: BlockIntervals, layout: Layout, *, shape: Shape
 ) -> Call | None:
     """Return the call of `assembling`; None, on all ranks, if that is not possible or a relayout is cheaper."""
     edges = None

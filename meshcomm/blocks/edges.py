@@ -50,7 +50,7 @@ Slices: TypeAlias = tuple[slice, ...]
 TensorInterval: TypeAlias = tuple[int, int, int]
 """An interval of an axis: index of the tensor, start and stop."""
 
-WantedIntervals: TypeAlias = tuple[tuple[TensorInterval, ...], ...]
+BlockIntervals: TypeAlias = tuple[tuple[TensorInterval, ...], ...]
 """For each block, by its number along the axis: the intervals that it needs, in order."""
 
 
@@ -85,7 +85,7 @@ class IntervalExchange:
     """
 
     def __init__(
-        self, specs: tuple[TensorSpec, ...], layout: Layout, axis: int, block_intervals: WantedIntervals
+        self, specs: tuple[TensorSpec, ...], layout: Layout, axis: int, block_intervals: BlockIntervals
     ) -> None:
         self.axis, self.specs, self.layout, self.block_intervals = axis, specs, layout, block_intervals
         self._value = axis, layout, block_intervals, tuple((spec.layout, spec.shape, spec.dtype) for spec in specs)
@@ -257,7 +257,7 @@ def interval_exchange_for_axes(spec: TensorSpec, axes: Axes) -> IntervalExchange
 
 @lru_cache(maxsize=1024)
 def interval_exchange_between(
-    specs: tuple[TensorSpec, ...], layout: Layout, axis: int, block_intervals: WantedIntervals
+    specs: tuple[TensorSpec, ...], layout: Layout, axis: int, block_intervals: BlockIntervals
 ) -> IntervalExchange | None:
     """Return the exchange that gives blocks of *layout* intervals of tensors; None if the tensors are incompatible."""
     return IntervalExchange(specs, layout, axis, block_intervals) if _are_compatible(specs, layout, axis) else None

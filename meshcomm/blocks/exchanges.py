@@ -71,7 +71,7 @@ class Exchange:
     mesh, names: mesh and mesh dimensions of the ranks
     tensors: boxes of each tensor that go from one rank to another
     call: text of the call, the same on all ranks
-    most_bytes: upper bound on the bytes that a rank sends or receives
+    max_block_bytes: upper bound on the bytes that a rank sends or receives
     is_in_place: True if the blocks before and after are the same memory, as for ghosts
     """
 
@@ -83,12 +83,12 @@ class Exchange:
         tensors: Sequence[BoxExchange],
         *,
         call: str,
-        most_bytes: int,
+        max_block_bytes: int,
         is_in_place: bool,
     ) -> None:
         self._group, _ = group_along(call_session.location, mesh, names)
         self._tensors = tensors
-        self._spec = ExchangeSpec(fingerprint(call), most_bytes, stages=False, is_in_place=is_in_place)
+        self._spec = ExchangeSpec(fingerprint(call), max_block_bytes, stages=False, is_in_place=is_in_place)
 
     def to_new_blocks(self) -> Callable[[list[Bytes], list[Bytes]], None]:
         """Return a function that fills the bytes of new blocks from those of the old blocks. Collective."""

@@ -124,7 +124,7 @@ def _refuse_dtype(partial: Partial, tensor: DTensor) -> None:
 _REDUCE = Collective[Array](_call_text, _share_reduction, form=lambda partial, *_: partial.form)
 
 
-def added_up(
+def reduce_shares(
     name: str, tensor: DTensor, share: Array | None, shape: Shape, dtype: DType, *, op: str | Merge = "sum"
 ) -> DTensor:
     """Return on all devices the sum of the shares that they computed from blocks. Collective over the mesh.

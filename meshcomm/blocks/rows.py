@@ -51,7 +51,7 @@ _WORD = np.dtype(np.int64)
 _BYTES_PER_ROW = 40  # bytes of bookkeeping that a rank needs for each row that travels: its owner, number and order
 
 
-class Owned(NamedTuple):
+class RowOwners(NamedTuple):
     """Names of rows: the position in the group of each row's owner, and the row's number in that block, in C order."""
 
     owners: NDArray[np.int32] | Indices
@@ -102,7 +102,7 @@ class RowRanks(NamedTuple):
         """Return the maximum of each value over the ranks. Collective."""
         return self.communicator.allreduce_max(np.array(values, dtype=_WORD)).tolist()
 
-    def exchanged_counts(self, counts: Indices) -> Indices:
+    def alltoall_counts(self, counts: Indices) -> Indices:
         """Send each rank its number of *counts*, and return the number received from each rank. Collective."""
         size = _WORD.itemsize
         sizes_and_offsets = [size] * self.size, [*range(0, size * self.size, size)]
@@ -155,7 +155,7 @@ def ranks_along(operation: str, mesh: Mesh, names: Names, call: str) -> Iterator
 # -- fetch ------------------------------------------------------------------------------------------------------------
 
 
-def fetch(ranks: RowRanks | None, block: Array, axes: int, requests: Owned, out: Array) -> None:
+def fetch(ranks: RowRanks | None, block: Array, axes: int, requests: RowOwners, out: Array) -> None:
     """Write the requested rows, in their order, to *out*. Collective over the ranks.
 
     Parameters
@@ -186,16 +186,16 @@ def fetch(ranks: RowRanks | None, block: Array, axes: int, requests: Owned, out:
         _read_rows(ranks, block, requests, out, max_count)
         return
     for chunk in _row_chunks(max_count, len(requests.row_numbers), _BYTES_PER_ROW + row_bytes):
-        request_chunk = Owned(requests.owners[chunk], requests.row_numbers[chunk])
+        request_chunk = RowOwners(requests.owners[chunk], requests.row_numbers[chunk])
         _ask_owners(ranks, block, axes, request_chunk, out[chunk])
 
 
-def _read_rows(ranks: RowRanks, block: Array, requests: Owned, out: Array, max_count: int) -> None:
+def _read_rows(ranks: RowRanks, block: Array, requests: RowOwners, out: Array, max_count: int) -> None:
     """Read the rows from the shared blocks of their owners, *max_count* at most on any rank. Collective."""
     rendezvous = ranks.group.rendezvous
     assert rendezvous is not None
     peers = [(position, False) for position in range(ranks.size) if position != ranks.position]
-    block_bytes = ranks.exchanged_counts(np.full(ranks.size, block.nbytes)).tolist()
+    block_bytes = ranks.alltoall_counts(np.full(ranks.size, block.nbytes)).tolist()
     number = fingerprint(ranks.call) ^ ranks.group.rank_set.call_digest
     data, row_bytes = as_bytes(block), out.dtype.itemsize * prod(out.shape[1:])
     for chunk in _row_chunks(max_count, len(requests.row_numbers), 4):
@@ -209,7 +209,7 @@ def _fixed_copies(copies: RowCopies) -> Callable[[tuple[int, ...], tuple[int, ..
     return lambda reads_from, writes_to: (copies, None)
 
 
-def _ask_owners(ranks: RowRanks, block: Array, axes: int, requests: Owned, out: Array) -> None:
+def _ask_owners(ranks: RowRanks, block: Array, axes: int, requests: RowOwners, out: Array) -> None:
     """Ask the owners for rows, by messages. Collective."""
     order, counts = _by_owner(requests.owners, ranks.size)
     row_numbers = requests.row_numbers[order]
@@ -222,7 +222,7 @@ def _ask_owners(ranks: RowRanks, block: Array, axes: int, requests: Owned, out: 
         distinct_index = np.cumsum(is_first) - 1
         counts = np.diff(np.concatenate([[0], distinct_index + 1])[starts])
         row_numbers = row_numbers[is_first]
-    incoming_counts = ranks.exchanged_counts(counts)
+    incoming_counts = ranks.alltoall_counts(counts)
     row_bytes = (block.dtype.itemsize * prod(block.shape[axes:])) or 1
     rounds = _rounds(ranks, int(incoming_counts.sum()), row_bytes)
     shape = len(row_numbers), *block.shape[axes:]
@@ -266,7 +266,7 @@ def _put_in_order(out: Array, order: Indices, rows: Array, row_indices: Indices 
 
 
 def deliver(
-    ranks: RowRanks | None, shape: Shape, targets: Owned, rows: Array | None, write: Write, *, sums: bool = False
+    ranks: RowRanks | None, shape: Shape, targets: RowOwners, rows: Array | None, write: Write, *, sums: bool = False
 ) -> None:
     """Let the owners write rows of their blocks. Collective over the ranks.
 
@@ -291,7 +291,7 @@ def deliver(
     chunks = list(_row_chunks(max_count, len(targets.row_numbers), _BYTES_PER_ROW + row_bytes))
     for chunk in chunks:
         order, counts = _by_owner(targets.owners[chunk], ranks.size)
-        incoming_counts = ranks.exchanged_counts(counts)
+        incoming_counts = ranks.alltoall_counts(counts)
         rounds = _rounds(ranks, int(incoming_counts.sum()), row_bytes)
         if len(chunks) * rounds > 1 and last_writers is None and not sums:
             last_writers = np.zeros(prod(shape), np.uint16 if ranks.size > 256 else np.uint8)
@@ -339,7 +339,7 @@ def migrate_rows(ranks: RowRanks, arrays: list[Array], owners: Indices) -> tuple
     arrays: arrays with equally many rows
     owners: position of the owner of each row
     """
-    received_counts = ranks.exchanged_counts(np.bincount(owners, minlength=ranks.size))
+    received_counts = ranks.alltoall_counts(np.bincount(owners, minlength=ranks.size))
     (max_count,) = ranks.allreduce_max(len(owners))
     row_count, row_starts = int(received_counts.sum()), np.cumsum(received_counts) - received_counts
     results = ranks.agree_on_result(
@@ -348,7 +348,7 @@ def migrate_rows(ranks: RowRanks, arrays: list[Array], owners: Indices) -> tuple
     row_bytes = sum(array.dtype.itemsize * prod(array.shape[1:]) for array in arrays)
     for chunk in _row_chunks(max_count, len(owners), _BYTES_PER_ROW + row_bytes):
         order, counts = _by_owner(owners[chunk], ranks.size)
-        incoming_counts = ranks.exchanged_counts(counts)
+        incoming_counts = ranks.alltoall_counts(counts)
         for array, result in zip(arrays, results, strict=True):
             sent_rows = np.ascontiguousarray(opaque(array[chunk])[order])
             ranks.exchanged(sent_rows, counts, opaque(result), incoming_counts, out_starts=row_starts)
@@ -380,7 +380,7 @@ def ask(
     row_bytes = questions.dtype.itemsize + out.dtype.itemsize
     for chunk in _row_chunks(max_count, len(questions), _BYTES_PER_ROW + row_bytes):
         order, counts = _by_owner(owners[chunk], ranks.size)
-        incoming_counts, answers = ranks.exchanged_counts(counts), out[chunk]
+        incoming_counts, answers = ranks.alltoall_counts(counts), out[chunk]
         for round_rows, round_counts, round_incoming in _rounds_of(
             counts, incoming_counts, _rounds(ranks, int(incoming_counts.sum()), row_bytes)
         ):
@@ -476,7 +476,7 @@ def _exchanged_numbers(ranks: RowRanks, row_numbers: Indices, counts: Indices, i
         sent = np.concatenate(pieces).astype(_WORD)
     else:
         sent = np.ascontiguousarray(row_numbers, _WORD)
-    incoming_words = ranks.exchanged_counts(word_counts)
+    incoming_words = ranks.alltoall_counts(word_counts)
     received = np.empty(int(incoming_words.sum()), _WORD)
     ranks.exchanged(sent, word_counts, received, incoming_words)
     if (incoming_words == incoming_counts).all():

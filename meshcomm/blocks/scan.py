@@ -52,7 +52,7 @@ def accumulated(scan: Scan, tensor: DTensor) -> DTensor:
     """Return a scan in the layout of *tensor*. Collective over the mesh if its axis is sharded."""
     if tensor.layout.cut(scan.axis, tensor.shape[scan.axis]).is_consecutive:
         return _scanned(scan, tensor)
-    consecutive = relaid(tensor, tensor.layout.undealt([scan.axis]), scan.name)
+    consecutive = relaid(tensor, tensor.layout.as_consecutive([scan.axis]), scan.name)
     return relaid(_scanned(scan, consecutive), tensor.layout.axes, scan.name)
 
 

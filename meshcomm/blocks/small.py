@@ -16,7 +16,7 @@ from meshcomm.core._types import Array, Names
 from meshcomm.core.arrays import short
 from meshcomm.core.arrays.create import broadcast_from_root, from_local
 from meshcomm.core.arrays.dtensor import DTensor, check_root, unwrapped
-from meshcomm.core.arrays.short import gathered_counts
+from meshcomm.core.arrays.short import gather_counts
 from meshcomm.core.arrays.spec import TensorSpec
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh
@@ -85,7 +85,7 @@ def broadcast_from_device(operation: str, mesh: Mesh, call: str, function: Calla
         return None if location is None else broadcast_from_root(root, function, call, mesh, location)
 
 
-def of_lengths(name: str, block: Array | None, mesh: Mesh, specs: Sequence[Names]) -> DTensor:
+def tensor_of_lengths(name: str, block: Array | None, mesh: Mesh, specs: Sequence[Names]) -> DTensor:
     """Return the tensor of blocks of any lengths, which the ranks exchange. Collective over the mesh.
 
     Parameters
@@ -98,7 +98,7 @@ def of_lengths(name: str, block: Array | None, mesh: Mesh, specs: Sequence[Names
         return from_local(block, "cuts", mesh=mesh, sharding_specs=list(specs))
 
 
-def of_rows(name: str, block: Array | None, mesh: Mesh, names: Names) -> DTensor:
+def tensor_of_rows(name: str, block: Array | None, mesh: Mesh, names: Names) -> DTensor:
     """Return the tensor of blocks with any number of rows, which the ranks exchange. Collective over the mesh.
 
     Parameters
@@ -108,15 +108,15 @@ def of_rows(name: str, block: Array | None, mesh: Mesh, names: Names) -> DTensor
     names: the mesh dimensions along which the blocks of the first axis lie one after the other
     """
     if block is None or mesh.size > SMALL_MESHES:
-        return of_lengths(name, block, mesh, [names, *((),) * (0 if block is None else block.ndim - 1)])
+        return tensor_of_lengths(name, block, mesh, [names, *((),) * (0 if block is None else block.ndim - 1)])
     row_shape = block.shape[1:]
     layout = Layout([tuple(names), *((),) * len(row_shape)], mesh)
     call = f"{name}: blocks with rows of {row_shape} {block.dtype} along {names} on {mesh_description(mesh)}"
-    ends = ends_of_rows(name, call, layout, len(block))
+    ends = row_ends_of(name, call, layout, len(block))
     return DTensor(np.ascontiguousarray(block), cut_by_ends(layout, ends), (ends[-1], *row_shape), block.dtype)
 
 
-def ends_of_rows(name: str, call: str, layout: Layout, count: int) -> tuple[int, ...]:
+def row_ends_of(name: str, call: str, layout: Layout, count: int) -> tuple[int, ...]:
     """Return 0, and the index where the rows of each block end, in the order of the blocks. Collective over the mesh.
 
     Parameters
@@ -131,7 +131,7 @@ def ends_of_rows(name: str, call: str, layout: Layout, count: int) -> tuple[int,
         assert location is not None
         if layout.num_shards(0) == 1:
             return 0, count
-        counts = gathered_counts(location.rank_set, call, count)
+        counts = gather_counts(location.rank_set, call, count)
         counts_by_block = {
             layout.block_numbers(device)[0]: counts[location.rank_set.ranks.index(rank)]
             for device, rank in enumerate(mesh.ranks)
@@ -140,12 +140,12 @@ def ends_of_rows(name: str, call: str, layout: Layout, count: int) -> tuple[int,
 
 
 def cut_by_ends(layout: Layout, ends: Sequence[int]) -> Layout:
-    """Return *layout* with the first axis cut where the rows of its blocks end, as `ends_of_rows` says."""
+    """Return *layout* with the first axis cut where the rows of its blocks end, as `row_ends_of` says."""
     names, *other_names = layout.axes
     return layout._recut((cut_at(tuple(names), ends, ends[-1]) if len(ends) > 2 else names, *other_names))
 
 
-def is_passing(tensor: DTensor) -> bool:
+def is_short_view(tensor: DTensor) -> bool:
     """Return whether a tensor is a short view, such as one of many slices of different lengths that a loop takes."""
     return tensor._view is not None and is_short(tensor)
 
@@ -161,11 +161,11 @@ def to_all(tensor: DTensor, name: str) -> DTensor:
     """Return a small tensor replicated on each device. Collective over the mesh. *name* is the operation."""
     target = tensor.layout._recut(((),) * tensor.ndim)
     with collective(name, tensor.mesh) as location:
-        local = None if location is None else short.whole_of(name, tensor._spec, tensor._block, location.rank_set)
+        local = None if location is None else short.gather_short(name, tensor._spec, tensor._block, location.rank_set)
     return DTensor(local, target, tensor.shape, tensor.dtype)
 
 
-def one_of_all(name: str, spec: TensorSpec, number: int, data: bytes, device: int) -> bytes:
+def broadcast_bytes(name: str, spec: TensorSpec, number: int, data: bytes, device: int) -> bytes:
     """Return the bytes *data* of one device, on all devices of a mesh. Collective over it.
 
     Parameters
@@ -175,13 +175,13 @@ def one_of_all(name: str, spec: TensorSpec, number: int, data: bytes, device: in
     data: the bytes of one element on *device*; ignored on other devices
     device: device whose bytes are returned
     """
-    return shares_of_all(name, spec, number, data, SMALL_MESSAGE - short.HEADER)(device)[: spec.dtype.itemsize]
+    return allgather_bytes(name, spec, number, data, SMALL_MESSAGE - short.HEADER)(device)[: spec.dtype.itemsize]
 
 
-def shares_of_all(name: str, spec: TensorSpec, number: int, data: bytes, max_bytes: int) -> Callable[[int], bytes]:
+def allgather_bytes(name: str, spec: TensorSpec, number: int, data: bytes, max_bytes: int) -> Callable[[int], bytes]:
     """Return a function from a device to its *data*, padded to *max_bytes*. Collective over the mesh.
 
-    Other arguments are those of `one_of_all`.
+    Other arguments are those of `broadcast_bytes`.
     """
     size = short.HEADER + max_bytes
     with collective(name, spec.mesh) as location:

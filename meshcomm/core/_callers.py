@@ -184,7 +184,7 @@ class _Script:
 
 
 @contextlib.contextmanager
-def in_short(error: BaseException) -> Iterator[None]:
+def shortened_traceback(error: BaseException) -> Iterator[None]:
     """Within the context, leave calls of meshcomm out of the traceback of a ``MeshcommError``.
 
     Such errors blame the caller, as do errors that meshcomm raises in place of NumPy; and Ctrl-C may come anywhere.

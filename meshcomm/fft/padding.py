@@ -19,7 +19,7 @@ def pad_or_crop(tensor: DTensor, axis: int, n: int) -> DTensor:
 def longer_zeros(tensor: DTensor, axis: int, n: int) -> DTensor:
     """Return zeros like *tensor*, with *n* elements along *axis*, which gets the usual cut."""
     shape = tuple(n if a == axis else length for a, length in enumerate(tensor.shape))
-    return zeros(shape, tensor.dtype, tensor.layout.usual_cut(axis))
+    return zeros(shape, tensor.dtype, tensor.layout.default_cut(axis))
 
 
 def leading(ndim: int, axis: int, n: int) -> tuple[slice, ...]:

@@ -120,7 +120,7 @@ def _local_edge(
     stage: Transform, state: SearchState, layout: Layout, ready: frozenset[int]
 ) -> tuple[FFTStep, SearchState]:
     # The mesh dimensions of an unsharded axis have one device: boundaries for the old length mean nothing.
-    step = LocalStep(stage, state.shape, state.dtype, layout.usual_cut(ready))
+    step = LocalStep(stage, state.shape, state.dtype, layout.default_cut(ready))
     return step, SearchState(step.layout.axes, step.shape_after, step.dtype_after, state.todo - ready)
 
 

@@ -111,7 +111,7 @@ def _as_matrix(tensor: DTensor, axis: int, rows: int, columns: int) -> DTensor:
     names, cyclic = tensor.layout.axes[axis], tensor.layout.cyclic(axis)
     blocks = tensor.layout.num_shards(axis)
     shape = (*tensor.shape[:axis], rows, columns, *tensor.shape[axis + 1 :])
-    usual_layout = tensor.layout.usual_cut(axis)
+    usual_layout = tensor.layout.default_cut(axis)
     if cyclic and cyclic.offset == 0 and cyclic.block * blocks == columns:
         return _viewed(tensor, shape, usual_layout.insert(axis))
     boundaries = [start * columns for start in Cut(rows, blocks).all_starts()]
@@ -191,7 +191,7 @@ def _by_convolution(transform: Transform, tensor: DTensor, run_anywhere: RunTran
     forward = transform.kind == "fftn"
     padded_length = convolved_length(n)
     complex_dtype = np.result_type(tensor.dtype, np.complex128)
-    line_layout = tensor.layout.only(axis).usual_cut(axis)
+    line_layout = tensor.layout.only(axis).default_cut(axis)
 
     def chirp(length: int) -> DTensor:
         def values(slices: tuple[slice, ...]) -> Array:

@@ -67,7 +67,7 @@ class HaloPattern:
             slice(start - padded_start, stop - padded_start) for (padded_start, *_), (start, stop, *_) in intervals
         )
 
-    def most_bytes(self) -> int:
+    def max_block_bytes(self) -> int:
         """Return an upper bound on the bytes of the ghosts of a device."""
         padded = inner = self.dtype.itemsize
         for rule in self.rules:

@@ -8,7 +8,7 @@ from numpy.typing import DTypeLike
 
 from meshcomm.blocks.make import make, map_into, on_blocks
 from meshcomm.blocks.session import session
-from meshcomm.blocks.small import agree_on_result, of_lengths
+from meshcomm.blocks.small import agree_on_result, tensor_of_lengths
 from meshcomm.core._arguments import as_dtype, counted, quote
 from meshcomm.core._tracing import Value, is_traced, traceable
 from meshcomm.core._types import Array, DType, Slices
@@ -236,6 +236,6 @@ def _trimmed(first_halo: Halo, result: Array | None, dtype: DType) -> DTensor:
 def _joined_blocks(first_halo: Halo, result: Array | None) -> DTensor:
     """Return the tensor of blocks of any lengths. Collective over the mesh."""
     block = None if result is None else contiguous(result)
-    return of_lengths(
-        "map_overlap", block, first_halo.mesh, first_halo.layout.usual_cut(range(first_halo.layout.ndim)).axes
+    return tensor_of_lengths(
+        "map_overlap", block, first_halo.mesh, first_halo.layout.default_cut(range(first_halo.layout.ndim)).axes
     )

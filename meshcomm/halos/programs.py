@@ -150,7 +150,7 @@ def _ghost_exchange(
         if ghost_returns is None
         else ghost_returns
     )
-    limit = sum(pattern.most_bytes() for pattern in patterns)
+    limit = sum(pattern.max_block_bytes() for pattern in patterns)
     call = f"{purpose} of ghosts {text}"
     return Exchange(
         call_session,
@@ -158,6 +158,6 @@ def _ghost_exchange(
         dims,
         tensors,
         call=call,
-        most_bytes=limit,
+        max_block_bytes=limit,
         is_in_place=ghost_returns is None,
     )

@@ -57,7 +57,7 @@ _MODES: tuple[Mode, ...] = get_args(Mode)
 _FLAGS = {re.ASCII: "a", re.IGNORECASE: "i", re.MULTILINE: "m", re.DOTALL: "s", re.VERBOSE: "x"}
 _NOTHING: Any = object()
 
-_MAX_REMEMBERED = 2**16
+_MAX_CACHED_NAMES = 2**16
 """The most names whose rules are cached."""
 
 
@@ -189,7 +189,7 @@ class LayoutMap(MutableMapping[str, Layout]):
                     f"Path {name!r} matches multiple layout specification keys: {matching_rules}. In mode "
                     f"{self._mode!r} each path may match at most one key, unless it is a key itself."
                 )
-        if len(rules_by_name) >= _MAX_REMEMBERED:
+        if len(rules_by_name) >= _MAX_CACHED_NAMES:
             rules_by_name.clear()
         rules_by_name[name] = rule
         return rule

@@ -20,7 +20,7 @@ from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.errors import ShapeError
 from meshcomm.linalg import scalapack
 from meshcomm.linalg.by_scipy import eigh_of_some
-from meshcomm.linalg.run import no_way, run, way_to, work_dtype
+from meshcomm.linalg.run import run, too_large_error, way_to, work_dtype
 from meshcomm.linalg.tasks import LAPACK, ResultLayouts, Task
 
 Results: TypeAlias = Any
@@ -259,7 +259,7 @@ def qr(a: DTensor, mode: str = "reduced", *, layout: ResultLayouts = None) -> Re
 
     def for_large(algorithm: str, matrices: list[DTensor]) -> Sequence[DTensor]:
         if mode not in ("reduced", "r"):
-            raise no_way("linalg.qr", f"mode={mode!r} is for small matrices", "there are 'reduced' and 'r'")
+            raise too_large_error("linalg.qr", f"mode={mode!r} is for small matrices", "there are 'reduced' and 'r'")
         factors = way_to(algorithm, "qr")(*matrices, mode)
         return factors if mode == "reduced" else [factors if isinstance(factors, DTensor) else factors[1]]
 
@@ -306,7 +306,9 @@ def svd(
     def for_large(algorithm: str, matrices: list[DTensor]) -> Sequence[DTensor]:
         (m,) = matrices
         if compute_uv and full_matrices and m.shape[0] != m.shape[1]:
-            raise no_way("linalg.svd", "full_matrices=True is for small matrices", "there is full_matrices=False")
+            raise too_large_error(
+                "linalg.svd", "full_matrices=True is for small matrices", "there is full_matrices=False"
+            )
         factors = way_to(algorithm, "svd")(m, compute_uv=compute_uv)
         return factors if compute_uv else [factors if isinstance(factors, DTensor) else factors[1]]
 

@@ -55,7 +55,7 @@ def _of_large_matrices(task: Task, operands: Sequence[DTensor], way: Way) -> lis
     """Return the results for matrices too large for one rank. Collective over the mesh."""
     stack, _ = stack_of(task, operands)
     if task.for_large is None or any(n != 1 for n in stack):
-        raise no_way(task.name, way, "LAPACK alone has it")
+        raise too_large_error(task.name, way, "LAPACK alone has it")
     dtype = work_dtype([t.dtype for t, core in zip(operands, task.cores, strict=True) if core])
     matrices = []
     for number, (tensor, core) in enumerate(zip(operands, task.cores, strict=True)):
@@ -69,7 +69,7 @@ def _of_large_matrices(task: Task, operands: Sequence[DTensor], way: Way) -> lis
     return [getitem(result, (None,) * len(stack)) if stack else result for result in results]
 
 
-def no_way(name: str, way: Way | str, limitation: str) -> ShapeError:
+def too_large_error(name: str, way: Way | str, limitation: str) -> ShapeError:
     """Return the error for a matrix that is too large for *name*."""
     reason = way if isinstance(way, str) else way.why
     return ShapeError(

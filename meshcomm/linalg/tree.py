@@ -87,7 +87,7 @@ def _levels(layout: Layout, shape: Shape) -> list[_Level]:
     [0, 30] [[3, 3, 3], [3, 2, 2]]
     [0] [[5, 5]]
     """
-    n, stack = shape[1], layout.take([0]).usual_cut(0)
+    n, stack = shape[1], layout.take([0]).default_cut(0)
     device_of_block = dict[int, int]()  # device of each block
     for device in range(layout.mesh.size):
         device_of_block.setdefault(stack.block_numbers(device)[0], device)

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 
 from meshcomm.blocks.align import relaid
 from meshcomm.blocks.make import mapped, on_blocks
-from meshcomm.blocks.reduce import added_up
+from meshcomm.blocks.reduce import reduce_shares
 from meshcomm.blocks.small import allgather_array, compare_call
 from meshcomm.core._arguments import normalised_axes
 from meshcomm.core._tracing import Value
@@ -179,7 +179,7 @@ def _run_step(step: _BinaryStep, tensor_halo: Halo, iteration_count: int, mask: 
         iteration_count -= iteration_count > 1
         if (
             iteration_count < 1
-            and not added_up(step.name, inner_tensor, share, (), np.dtype(np.int64), op="max")._block
+            and not reduce_shares(step.name, inner_tensor, share, (), np.dtype(np.int64), op="max")._block
         ):
             return
         tensor_halo.update()

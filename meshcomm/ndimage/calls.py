@@ -81,7 +81,7 @@ def _argument_text(value: object) -> str:
     return type(value).__name__
 
 
-def dtype_asked(output: Output) -> DTypeLike | None:
+def requested_dtype(output: Output) -> DTypeLike | None:
     """Return the dtype of SciPy's argument *output*; None if it is not given."""
     return output.dtype if isinstance(output, DTensor) else output
 

@@ -19,7 +19,7 @@ from meshcomm.errors import DTypeError, ShapeError
 from meshcomm.halos.boundaries import holds
 from meshcomm.ndimage.arguments import Axes, Ints, Modes, Number, Output
 from meshcomm.ndimage.axes import FilterEdges, per_axis, spread_over_axes
-from meshcomm.ndimage.calls import ScipyCall, dtype_asked, input_tensor, output_dtype, write_output
+from meshcomm.ndimage.calls import ScipyCall, input_tensor, output_dtype, requested_dtype, write_output
 from meshcomm.ndimage.windows import run_on_windows, widths_along
 from meshcomm.numpy.elementwise.families import family
 
@@ -37,7 +37,9 @@ def _filter_by_scipy(name: str, input: TensorLike, output: Output, axes: Axes, *
     """Return the result of the filter *name* of SciPy with these *arguments*. Collective."""
     tensor, scipy_call = input_tensor(name, input), ScipyCall(name, **arguments, axes=axes)
     has_trial = name not in WITHOUT_TRIAL
-    dtype = output_dtype(tensor, scipy_call, output) if has_trial else np.dtype(dtype_asked(output) or tensor.dtype)
+    dtype = (
+        output_dtype(tensor, scipy_call, output) if has_trial else np.dtype(requested_dtype(output) or tensor.dtype)
+    )
     window_axes, mode = normalised_axes(axes, tensor.ndim), arguments["mode"]
     lengths, origins = (
         _window_lengths(arguments, len(window_axes)),

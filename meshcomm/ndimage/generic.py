@@ -21,7 +21,7 @@ from meshcomm.halos.boundaries import axis_of
 from meshcomm.halos.make import halo
 from meshcomm.ndimage.arguments import Axes, Ints, Modes, Number, Output
 from meshcomm.ndimage.axes import FilterEdges, ordered_axes, per_axis, spread_over_axes
-from meshcomm.ndimage.calls import call_text, dtype_asked, input_tensor, refuse_cyclic, scipy_ndimage, write_output
+from meshcomm.ndimage.calls import call_text, input_tensor, refuse_cyclic, requested_dtype, scipy_ndimage, write_output
 from meshcomm.ndimage.interpolation import output_layout
 from meshcomm.ndimage.separable import sum_derivatives
 from meshcomm.ndimage.windows import filter_blocks, widths_along
@@ -71,7 +71,7 @@ def generic_filter1d(
         (mode, cval, origin, extra_arguments, extra_keywords),
         np.zeros((0,) * tensor.ndim, tensor.dtype),
     )
-    dtype = scipy_filter(empty, function, filter_size, filter_axis, dtype_asked(output), *boundary_arguments).dtype
+    dtype = scipy_filter(empty, function, filter_size, filter_axis, requested_dtype(output), *boundary_arguments).dtype
 
     def filter_lines(block: Array) -> Array:
         result = np.empty(block.shape, dtype)

@@ -14,7 +14,7 @@ from meshcomm.blocks.make import map_into
 from meshcomm.core._types import Array
 from meshcomm.core.arrays.dtensor import DTensor, TensorLike
 from meshcomm.ndimage.arguments import Axes, Ints, Modes, Number, Output
-from meshcomm.ndimage.calls import dtype_asked, input_tensor, write_output
+from meshcomm.ndimage.calls import input_tensor, requested_dtype, write_output
 from meshcomm.ndimage.filters import grey_dilation, grey_erosion
 from meshcomm.numpy.elementwise.families import family
 
@@ -77,7 +77,7 @@ def _composed(
         warnings.warn("ignoring size because footprint is set", UserWarning, stacklevel=5)
     is_opening = name in ("grey_opening", "white_tophat")
     order = (grey_erosion, grey_dilation) if is_opening else (grey_dilation, grey_erosion)
-    result = filtered(order[1], filtered(order[0], tensor), dtype_asked(output))
+    result = filtered(order[1], filtered(order[0], tensor), requested_dtype(output))
     if name.endswith("tophat"):
         map_into(partial(_tophat, is_opening=is_opening), result, tensor)
     return write_output(result, output)

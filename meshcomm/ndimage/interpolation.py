@@ -34,9 +34,9 @@ from meshcomm.ndimage.axes import per_axis
 from meshcomm.ndimage.calls import (
     as_dtype_of,
     call_text,
-    dtype_asked,
     input_tensor,
     refuse_cyclic,
+    requested_dtype,
     scipy_ndimage,
     write_output,
 )
@@ -74,7 +74,7 @@ def _filtered(tensor: DTensor, order: int, axes: Sequence[int], dtype: DType, mo
 def _filter_dtype(name: str, tensor: DTensor, order: int, output: Output, mode: str) -> DType:
     """Return the dtype of the result of a spline filter, from SciPy's for one element; raise SciPy's errors."""
     function, one_element = getattr(scipy_ndimage(), name), np.zeros((1,) * tensor.ndim, tensor.dtype)
-    return function(one_element, order, output=dtype_asked(output), mode=mode).dtype
+    return function(one_element, order, output=requested_dtype(output), mode=mode).dtype
 
 
 @refusable
@@ -276,7 +276,7 @@ def output_layout(tensor: DTensor, shape: Shape) -> Layout:
     if shape == tensor.shape:
         return tensor.layout
     if len(shape) == tensor.ndim:
-        return tensor.layout.usual_cut(axis for axis, n in enumerate(shape) if n != tensor.shape[axis])
+        return tensor.layout.default_cut(axis for axis, n in enumerate(shape) if n != tensor.shape[axis])
     return Layout([tensor.layout.sharding_dims, *[()] * (len(shape) - 1)][: len(shape)], tensor.mesh)
 
 

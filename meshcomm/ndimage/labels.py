@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from meshcomm.blocks.make import make, mapped, on_blocks
-from meshcomm.blocks.reduce import added_up
+from meshcomm.blocks.reduce import reduce_shares
 from meshcomm.blocks.rows import RowRanks, ask, migrate_rows, ranks_along
 from meshcomm.blocks.small import allgather_array, compare_call
 from meshcomm.core._tracing import Value
@@ -31,7 +31,7 @@ from meshcomm.halos.halo import Halo
 from meshcomm.halos.make import halo
 from meshcomm.ndimage.arguments import Output
 from meshcomm.ndimage.binary import generate_binary_structure
-from meshcomm.ndimage.calls import call_text, dtype_asked, input_tensor, refuse_cyclic, scipy_ndimage, write_output
+from meshcomm.ndimage.calls import call_text, input_tensor, refuse_cyclic, requested_dtype, scipy_ndimage, write_output
 from meshcomm.numpy.indexing.nonzero import nonzero
 
 _INT64 = np.dtype(np.int64)
@@ -69,7 +69,7 @@ def label(input: TensorLike, structure: DTensor | ArrayLike | None = None, outpu
     if isinstance(output, DTensor) and output.shape != tensor.shape:
         raise ValueError("output shape not correct")
     default_dtype = np.intp if tensor.size >= 2**31 - 2 else np.int32
-    dtype = np.dtype(default_dtype if output is None else dtype_asked(output))
+    dtype = np.dtype(default_dtype if output is None else requested_dtype(output))
     result, count = _label_tensor(
         tensor, generate_binary_structure(tensor.ndim, 1) if structure_array is None else structure_array, dtype
     )
@@ -119,7 +119,7 @@ class _Objects:
 
     def relabel(self, labels: Array, structure: Array) -> tuple[Array, int]:
         """Return the block of global object numbers for its local *labels*, and the number of objects. Collective."""
-        counts = self.ranks.exchanged_counts(np.full(self.ranks.size, self.count))
+        counts = self.ranks.alltoall_counts(np.full(self.ranks.size, self.count))
         label_offset = int(counts[: self.ranks.position].sum())
         block = np.where(labels > 0, labels + label_offset, 0)
         sharded = [self.layout.cut(axis, n).blocks > 1 for axis, n in enumerate(self.shape)]
@@ -174,7 +174,7 @@ class _Objects:
         owners = keys * self.ranks.size // prod(self.shape)
         (received_keys,), _ = migrate_rows(self.ranks, [keys], owners)
         received_keys = np.sort(received_keys)
-        counts = self.ranks.exchanged_counts(np.full(self.ranks.size, len(received_keys)))
+        counts = self.ranks.alltoall_counts(np.full(self.ranks.size, len(received_keys)))
         first_number = int(counts[: self.ranks.position].sum()) + 1
         numbers = np.empty(len(keys), _INT64)
         ask(
@@ -270,7 +270,7 @@ def find_objects(input: TensorLike, max_label: int = 0) -> list[tuple[slice, ...
         largest = int(max_label)
         if largest < 1:
             share = np.array(block.max(initial=0), _INT64)
-            largest = int(added_up("find_objects", tensor, share, (), _INT64, op="max")._block)
+            largest = int(reduce_shares("find_objects", tensor, share, (), _INT64, op="max")._block)
         bounds = np.full((2, largest, tensor.ndim), np.iinfo(_INT64).max)  # starts, and negated stops
         if block.size and largest:
             block_starts = [start for start, *_ in tensor.layout.block_box(tensor.shape)]
@@ -282,7 +282,7 @@ def find_objects(input: TensorLike, max_label: int = 0) -> list[tuple[slice, ...
                     bounds[1, number] = [
                         -interval.stop - offset for interval, offset in zip(slices, block_starts, strict=True)
                     ]
-        bounds_of_all = added_up("find_objects", tensor, bounds, bounds.shape, _INT64, op="min")._block
+        bounds_of_all = reduce_shares("find_objects", tensor, bounds, bounds.shape, _INT64, op="min")._block
         return [
             None if start[:1] == [np.iinfo(_INT64).max] else tuple(map(slice, start, np.negative(stop).tolist()))
             for start, stop in zip(bounds_of_all[0].tolist(), bounds_of_all[1], strict=True)

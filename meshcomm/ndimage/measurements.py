@@ -17,7 +17,7 @@ from numpy.typing import DTypeLike
 
 from meshcomm.blocks.align import agree_on_plain, aligned_blocks
 from meshcomm.blocks.make import indices_along, make, mapped, on_blocks
-from meshcomm.blocks.reduce import Merge, added_up
+from meshcomm.blocks.reduce import Merge, reduce_shares
 from meshcomm.blocks.rows import migrate_rows, ranks_along
 from meshcomm.blocks.rules import broadcast_shape, common_layout
 from meshcomm.blocks.small import agree_on_result, allgather_array
@@ -100,7 +100,7 @@ class _LabelGroups:
 
     def reduced(self, share: Array, op: str | Merge = "sum") -> Array:
         """Return the reduction of the shares of all ranks. Collective."""
-        return added_up(self.name, self.tensor, share, share.shape, share.dtype, op=op)._block
+        return reduce_shares(self.name, self.tensor, share, share.shape, share.dtype, op=op)._block
 
     def requested_results(self, values: Array) -> Array | np.generic:
         """Return the results of the requested labels, or of the only group."""

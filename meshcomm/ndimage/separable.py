@@ -19,7 +19,7 @@ from meshcomm.halos.boundaries import axis_of
 from meshcomm.halos.widths import Width
 from meshcomm.ndimage.arguments import Axes, Ints, Modes, Number, Output, Reals
 from meshcomm.ndimage.axes import FilterEdges, ordered_axes, per_axis, settings_along, spread_over_axes
-from meshcomm.ndimage.calls import ScipyCall, as_dtype_of, dtype_asked, input_tensor, output_dtype, write_output
+from meshcomm.ndimage.calls import ScipyCall, as_dtype_of, input_tensor, output_dtype, requested_dtype, write_output
 from meshcomm.ndimage.windows import FLIPPED, run_on_windows, window
 from meshcomm.numpy.elementwise.families import family
 
@@ -236,7 +236,7 @@ def uniform_filter(
 def _apply_steps(tensor: DTensor, steps: Sequence[_AxisFilter], output: Output) -> DTensor:
     """Return the result of all *steps* on *tensor*, one after the other, or *output* with it. Collective."""
     if not steps:
-        output_type = dtype_asked(output)
+        output_type = requested_dtype(output)
         return write_output(
             as_dtype_of(tensor, tensor.dtype if output_type is None else np.dtype(output_type)), output
         )
@@ -279,7 +279,7 @@ def sum_derivatives(
         return _apply_steps(tensor, [], output)
     total: DTensor | None = None
     for axis, mode in settings_along(axes, tensor.ndim, mode=edges.mode):
-        term = derivative(axis, dtype_asked(output) if total is None else total.dtype, mode, edges.cval)
+        term = derivative(axis, requested_dtype(output) if total is None else total.dtype, mode, edges.cval)
         if squares:
             map_into(lambda block: np.multiply(block, block, out=block), term)
         total = (

@@ -124,7 +124,7 @@ def diag(v: DTensor, k: int = 0) -> DTensor:
     if tensor.ndim != 1:
         raise ValueError("Input must be 1- or 2-d.")
     n, indices = len(tensor) + abs(k), np.arange(len(tensor))
-    matrix = zeros((n, n), tensor.dtype, tensor.layout.usual_cut(0).insert(1))
+    matrix = zeros((n, n), tensor.dtype, tensor.layout.default_cut(0).insert(1))
     if len(tensor):
         matrix[indices + max(-k, 0), indices + max(k, 0)] = tensor
     return matrix

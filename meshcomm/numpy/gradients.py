@@ -237,7 +237,7 @@ def block_of(tensor: DTensor) -> Array | None:
 
 
 @traceable()
-def added_at(grad: DTensor, index: object, shape: Shape, layout: Layout) -> DTensor:
+def indexing_vjp(grad: DTensor, index: object, shape: Shape, layout: Layout) -> DTensor:
     """Return the gradient of ``t[index]`` in a tensor of this *shape* and *layout*. Collective over the mesh.
 
     It is *grad* added up at the index, and zero elsewhere; autograd can follow it.

@@ -51,7 +51,7 @@ from meshcomm.numpy.indexing import (  # noqa: F401
 from meshcomm.numpy.indexing.index_arrays import has_arrays
 from meshcomm.numpy.joining import joining, padding, rolling, sliding  # noqa: F401 - implement NumPy's functions
 from meshcomm.numpy.namespace.arrays import WholeArray
-from meshcomm.numpy.namespace.gathering import Unfit, by_gathering
+from meshcomm.numpy.namespace.gathering import CannotGather, by_gathering
 from meshcomm.numpy.namespace.promotion import Promotion
 from meshcomm.numpy.order import editing, order, searching, sets  # noqa: F401 - implement NumPy's functions
 from meshcomm.numpy.reductions import histogram, locating  # noqa: F401 - implement NumPy's functions
@@ -91,7 +91,7 @@ def numpy_protocol(
         ):
             try:
                 return call_naming_callers(by_gathering, (function, method, args, kwargs), {})
-            except Unfit:
+            except CannotGather:
                 pass
             except Exception as numpy_error:
                 raise numpy_error from None
@@ -104,7 +104,7 @@ def _call_function(
     function: np.ufunc | Function, method: str | None, args: tuple[object, ...], kwargs: dict[str, object]
 ) -> object:
     if is_scripted() and any(map(_has_class, args)):
-        with suppress(Unfit):
+        with suppress(CannotGather):
             return by_gathering(function, method, args, kwargs)
     promotion = Promotion(function, method, args, kwargs)
     if promotion:

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, DTypeLike
 from meshcomm.core._arguments import as_array, as_integer, as_shape
 from meshcomm.core._types import Array
 from meshcomm.core.arrays.dtensor import DTensor
-from meshcomm.random.drawing import Drawn, GeneratorBase, Size, Values, Where
+from meshcomm.random.drawing import DrawResult, GeneratorBase, Size, Values, Where
 
 
 def _parameter_array(parameter: ArrayLike) -> Array:
@@ -31,7 +31,7 @@ class Distributions(GeneratorBase):
 
     def random(
         self, size: Size = None, dtype: DTypeLike = np.float64, out: DTensor | None = None, *, layout: Where = None
-    ) -> Drawn:
+    ) -> DrawResult:
         """Draw floats that are uniform in [0, 1).
 
         Parameters
@@ -53,7 +53,7 @@ class Distributions(GeneratorBase):
 
     def standard_normal(
         self, size: Size = None, dtype: DTypeLike = np.float64, out: DTensor | None = None, *, layout: Where = None
-    ) -> Drawn:
+    ) -> DrawResult:
         """Draw from the normal distribution of mean 0 and standard deviation 1. Parameters are those of `random`.
 
         >>> import meshcomm as mc
@@ -71,7 +71,7 @@ class Distributions(GeneratorBase):
         out: DTensor | None = None,
         *,
         layout: Where = None,
-    ) -> Drawn:
+    ) -> DrawResult:
         """Draw from the exponential distribution of scale 1. *method* is "zig" or "inv"; else as `random`.
 
         >>> import meshcomm as mc
@@ -88,7 +88,7 @@ class Distributions(GeneratorBase):
         out: DTensor | None = None,
         *,
         layout: Where = None,
-    ) -> Drawn:
+    ) -> DrawResult:
         """Draw from gamma distributions of scale 1, with the parameter *shape*. Others are those of `random`.
 
         >>> import meshcomm as mc
@@ -106,7 +106,7 @@ class Distributions(GeneratorBase):
         endpoint: bool = False,
         *,
         layout: Where = None,
-    ) -> Drawn:
+    ) -> DrawResult:
         """Draw integers from *low* to below *high*, or to *high* with *endpoint*; from 0 to *low* if *high* is None.
 
         Parameters
@@ -128,125 +128,131 @@ class Distributions(GeneratorBase):
 
     # -- one distribution for each element ----------------------------------------------------------------------------
 
-    def normal(self, loc: Values = 0.0, scale: Values = 1.0, size: Size = None, *, layout: Where = None) -> Drawn:
+    def normal(self, loc: Values = 0.0, scale: Values = 1.0, size: Size = None, *, layout: Where = None) -> DrawResult:
         """Draw from normal distributions of mean *loc* and standard deviation *scale*."""
         return self._draw("normal", (loc, scale), size, layout)
 
-    def uniform(self, low: Values = 0.0, high: Values = 1.0, size: Size = None, *, layout: Where = None) -> Drawn:
+    def uniform(self, low: Values = 0.0, high: Values = 1.0, size: Size = None, *, layout: Where = None) -> DrawResult:
         """Draw from uniform distributions from *low* to *high*."""
         return self._draw("uniform", (low, high), size, layout)
 
-    def exponential(self, scale: Values = 1.0, size: Size = None, *, layout: Where = None) -> Drawn:
+    def exponential(self, scale: Values = 1.0, size: Size = None, *, layout: Where = None) -> DrawResult:
         """Draw from exponential distributions of mean *scale*."""
         return self._draw("exponential", (scale,), size, layout)
 
-    def gamma(self, shape: Values, scale: Values = 1.0, size: Size = None, *, layout: Where = None) -> Drawn:
+    def gamma(self, shape: Values, scale: Values = 1.0, size: Size = None, *, layout: Where = None) -> DrawResult:
         """Draw from gamma distributions, with the parameters *shape* and *scale*."""
         return self._draw("gamma", (shape, scale), size, layout)
 
-    def beta(self, a: Values, b: Values, size: Size = None, *, layout: Where = None) -> Drawn:
+    def beta(self, a: Values, b: Values, size: Size = None, *, layout: Where = None) -> DrawResult:
         """Draw from beta distributions, with the parameters *a* and *b*."""
         return self._draw("beta", (a, b), size, layout)
 
-    def lognormal(self, mean: Values = 0.0, sigma: Values = 1.0, size: Size = None, *, layout: Where = None) -> Drawn:
+    def lognormal(
+        self, mean: Values = 0.0, sigma: Values = 1.0, size: Size = None, *, layout: Where = None
+    ) -> DrawResult:
         """Draw from log-normal distributions: *mean* and standard deviation *sigma* are those of the logarithm."""
         return self._draw("lognormal", (mean, sigma), size, layout)
 
-    def laplace(self, loc: Values = 0.0, scale: Values = 1.0, size: Size = None, *, layout: Where = None) -> Drawn:
+    def laplace(
+        self, loc: Values = 0.0, scale: Values = 1.0, size: Size = None, *, layout: Where = None
+    ) -> DrawResult:
         """Draw from Laplace's distributions around *loc*."""
         return self._draw("laplace", (loc, scale), size, layout)
 
-    def logistic(self, loc: Values = 0.0, scale: Values = 1.0, size: Size = None, *, layout: Where = None) -> Drawn:
+    def logistic(
+        self, loc: Values = 0.0, scale: Values = 1.0, size: Size = None, *, layout: Where = None
+    ) -> DrawResult:
         """Draw from logistic distributions around *loc*."""
         return self._draw("logistic", (loc, scale), size, layout)
 
-    def gumbel(self, loc: Values = 0.0, scale: Values = 1.0, size: Size = None, *, layout: Where = None) -> Drawn:
+    def gumbel(self, loc: Values = 0.0, scale: Values = 1.0, size: Size = None, *, layout: Where = None) -> DrawResult:
         """Draw from Gumbel's distributions around *loc*."""
         return self._draw("gumbel", (loc, scale), size, layout)
 
-    def rayleigh(self, scale: Values = 1.0, size: Size = None, *, layout: Where = None) -> Drawn:
+    def rayleigh(self, scale: Values = 1.0, size: Size = None, *, layout: Where = None) -> DrawResult:
         """Draw from Rayleigh's distributions of mode *scale*."""
         return self._draw("rayleigh", (scale,), size, layout)
 
-    def weibull(self, a: Values, size: Size = None, *, layout: Where = None) -> Drawn:
+    def weibull(self, a: Values, size: Size = None, *, layout: Where = None) -> DrawResult:
         """Draw from Weibull's distributions, with the parameter *a*."""
         return self._draw("weibull", (a,), size, layout)
 
-    def pareto(self, a: Values, size: Size = None, *, layout: Where = None) -> Drawn:
+    def pareto(self, a: Values, size: Size = None, *, layout: Where = None) -> DrawResult:
         """Draw from Pareto's second distributions, with the parameter *a*."""
         return self._draw("pareto", (a,), size, layout)
 
-    def power(self, a: Values, size: Size = None, *, layout: Where = None) -> Drawn:
+    def power(self, a: Values, size: Size = None, *, layout: Where = None) -> DrawResult:
         """Draw from distributions on [0, 1] with the density a x ** (a - 1)."""
         return self._draw("power", (a,), size, layout)
 
     def triangular(
         self, left: Values, mode: Values, right: Values, size: Size = None, *, layout: Where = None
-    ) -> Drawn:
+    ) -> DrawResult:
         """Draw from triangular distributions from *left* to *right*, with their mode at *mode*."""
         return self._draw("triangular", (left, mode, right), size, layout)
 
-    def vonmises(self, mu: Values, kappa: Values, size: Size = None, *, layout: Where = None) -> Drawn:
+    def vonmises(self, mu: Values, kappa: Values, size: Size = None, *, layout: Where = None) -> DrawResult:
         """Draw from von Mises' distributions of angles around *mu*, with the dispersion *kappa*."""
         return self._draw("vonmises", (mu, kappa), size, layout)
 
-    def wald(self, mean: Values, scale: Values, size: Size = None, *, layout: Where = None) -> Drawn:
+    def wald(self, mean: Values, scale: Values, size: Size = None, *, layout: Where = None) -> DrawResult:
         """Draw from Wald's distributions, the inverse Gaussian ones."""
         return self._draw("wald", (mean, scale), size, layout)
 
-    def chisquare(self, df: Values, size: Size = None, *, layout: Where = None) -> Drawn:
+    def chisquare(self, df: Values, size: Size = None, *, layout: Where = None) -> DrawResult:
         """Draw from chi-square distributions with *df* degrees of freedom."""
         return self._draw("chisquare", (df,), size, layout)
 
-    def noncentral_chisquare(self, df: Values, nonc: Values, size: Size = None, *, layout: Where = None) -> Drawn:
+    def noncentral_chisquare(self, df: Values, nonc: Values, size: Size = None, *, layout: Where = None) -> DrawResult:
         """Draw from noncentral chi-square distributions."""
         return self._draw("noncentral_chisquare", (df, nonc), size, layout)
 
-    def f(self, dfnum: Values, dfden: Values, size: Size = None, *, layout: Where = None) -> Drawn:
+    def f(self, dfnum: Values, dfden: Values, size: Size = None, *, layout: Where = None) -> DrawResult:
         """Draw from F distributions with *dfnum* and *dfden* degrees of freedom."""
         return self._draw("f", (dfnum, dfden), size, layout)
 
     def noncentral_f(
         self, dfnum: Values, dfden: Values, nonc: Values, size: Size = None, *, layout: Where = None
-    ) -> Drawn:
+    ) -> DrawResult:
         """Draw from noncentral F distributions."""
         return self._draw("noncentral_f", (dfnum, dfden, nonc), size, layout)
 
-    def standard_t(self, df: Values, size: Size = None, *, layout: Where = None) -> Drawn:
+    def standard_t(self, df: Values, size: Size = None, *, layout: Where = None) -> DrawResult:
         """Draw from Student's t distributions with *df* degrees of freedom."""
         return self._draw("standard_t", (df,), size, layout)
 
-    def standard_cauchy(self, size: Size = None, *, layout: Where = None) -> Drawn:
+    def standard_cauchy(self, size: Size = None, *, layout: Where = None) -> DrawResult:
         """Draw from Cauchy's distribution around 0."""
         return self._draw("standard_cauchy", (), size, layout)
 
-    def poisson(self, lam: Values = 1.0, size: Size = None, *, layout: Where = None) -> Drawn:
+    def poisson(self, lam: Values = 1.0, size: Size = None, *, layout: Where = None) -> DrawResult:
         """Draw from Poisson's distributions of mean *lam*."""
         return self._draw("poisson", (lam,), size, layout)
 
-    def binomial(self, n: Values, p: Values, size: Size = None, *, layout: Where = None) -> Drawn:
+    def binomial(self, n: Values, p: Values, size: Size = None, *, layout: Where = None) -> DrawResult:
         """Draw from binomial distributions: the number of successes in *n* trials, each with probability *p*."""
         return self._draw("binomial", (n, p), size, layout)
 
-    def negative_binomial(self, n: Values, p: Values, size: Size = None, *, layout: Where = None) -> Drawn:
+    def negative_binomial(self, n: Values, p: Values, size: Size = None, *, layout: Where = None) -> DrawResult:
         """Draw from negative binomial distributions: the number of failures before *n* successes."""
         return self._draw("negative_binomial", (n, p), size, layout)
 
-    def geometric(self, p: Values, size: Size = None, *, layout: Where = None) -> Drawn:
+    def geometric(self, p: Values, size: Size = None, *, layout: Where = None) -> DrawResult:
         """Draw from geometric distributions: the number of trials until the first success."""
         return self._draw("geometric", (p,), size, layout)
 
     def hypergeometric(
         self, ngood: Values, nbad: Values, nsample: Values, size: Size = None, *, layout: Where = None
-    ) -> Drawn:
+    ) -> DrawResult:
         """Draw from hypergeometric distributions: the number of good elements among *nsample* drawn ones."""
         return self._draw("hypergeometric", (ngood, nbad, nsample), size, layout)
 
-    def logseries(self, p: Values, size: Size = None, *, layout: Where = None) -> Drawn:
+    def logseries(self, p: Values, size: Size = None, *, layout: Where = None) -> DrawResult:
         """Draw from logarithmic series distributions."""
         return self._draw("logseries", (p,), size, layout)
 
-    def zipf(self, a: Values, size: Size = None, *, layout: Where = None) -> Drawn:
+    def zipf(self, a: Values, size: Size = None, *, layout: Where = None) -> DrawResult:
         """Draw from Zipf's distributions, with the parameter *a*."""
         return self._draw("zipf", (a,), size, layout)
 

@@ -27,7 +27,7 @@ from meshcomm.random.streams import TILE, Draw, Streams, Tiles, tile_sides
 Values: TypeAlias = DTensor | ArrayLike
 """A parameter of a distribution: a number, an array that is the same on all ranks, or a tensor."""
 
-Drawn: TypeAlias = Any
+DrawResult: TypeAlias = Any
 """A draw: a tensor; without a size and a layout it may be a Python number or an array."""
 
 Size: TypeAlias = ShapeLike | None
@@ -103,7 +103,9 @@ class GeneratorBase:
         self._call += 1
         return lambda tile: streams.at(call, tile)
 
-    def _draw(self, name: str, parameters: tuple[Values, ...], size: Size, layout: Where, **options: Any) -> Drawn:
+    def _draw(
+        self, name: str, parameters: tuple[Values, ...], size: Size, layout: Where, **options: Any
+    ) -> DrawResult:
         """Return a draw by NumPy's method *name*. Collective if one of its parameters is a tensor.
 
         Parameters

@@ -22,7 +22,7 @@ from meshcomm.numpy.indexing.taking import take, take_along_axis
 from meshcomm.numpy.order.order import argsort
 from meshcomm.numpy.shapes.shaping import normalised_axis, regrouped
 from meshcomm.random.distributions import Distributions
-from meshcomm.random.drawing import Drawn, Seed, Size, Where
+from meshcomm.random.drawing import DrawResult, Seed, Size, Where
 
 Weights: TypeAlias = Sequence[float] | Array | None
 """The probability of each element; None for equal ones."""
@@ -168,7 +168,7 @@ class Generator(Distributions):
         shuffle: bool = True,
         *,
         layout: Where = None,
-    ) -> Drawn:
+    ) -> DrawResult:
         """Choose elements along *axis*, or integers below *a*. Collective if *a* or *p* is a tensor.
 
         Parameters

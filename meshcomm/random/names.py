@@ -29,7 +29,7 @@ from meshcomm.numpy.namespace.making import for_program, in_script, is_on_all_ra
 from meshcomm.numpy.namespace.rule import WHOLE_BELOW
 from meshcomm.numpy.namespace.small_arrays import small_arrays
 from meshcomm.random import generator
-from meshcomm.random.drawing import Drawn, GeneratorState, Seed, Size, Values
+from meshcomm.random.drawing import DrawResult, GeneratorState, Seed, Size, Values
 
 State: TypeAlias = GeneratorState | tuple[Any, ...]
 """A state of `RandomState`, or of NumPy's."""
@@ -262,23 +262,23 @@ class RandomState(np.random.RandomState):
             self.large.state = large
         super().set_state(state if isinstance(state, dict) else tuple(state))
 
-    def _large_random_sample(self, size: Size = None) -> Drawn:
+    def _large_random_sample(self, size: Size = None) -> DrawResult:
         return self.large.random(size)
 
     _large_random = _large_random_sample
 
-    def _large_rand(self, *shape: int) -> Drawn:
+    def _large_rand(self, *shape: int) -> DrawResult:
         return self.large.random(shape or None)
 
-    def _large_randn(self, *shape: int) -> Drawn:
+    def _large_randn(self, *shape: int) -> DrawResult:
         return self.large.standard_normal(shape or None)
 
     def _large_randint(
         self, low: Values, high: Values | None = None, size: Size = None, dtype: DTypeLike = int
-    ) -> Drawn:
+    ) -> DrawResult:
         return self.large.integers(low, high, size, dtype)
 
-    def _large_random_integers(self, low: Values, high: Values | None = None, size: Size = None) -> Drawn:
+    def _large_random_integers(self, low: Values, high: Values | None = None, size: Size = None) -> DrawResult:
         first, last = (1, low) if high is None else (low, high)
         return self.large.integers(first, last, size, endpoint=True)
 
@@ -292,7 +292,7 @@ def _with_state(state: State) -> RandomState:
 def _large_method(name: str) -> Function:
     method = getattr(RandomState, f"_large_{name}", None)
 
-    def draw(self: RandomState, *args: object, **kwargs: object) -> Drawn:
+    def draw(self: RandomState, *args: object, **kwargs: object) -> DrawResult:
         return getattr(self.large, name)(*args, **kwargs)
 
     return method or draw

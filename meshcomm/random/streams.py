@@ -22,7 +22,7 @@ from numpy.random import Philox, SeedSequence
 
 from meshcomm.core._types import Array, Indices, Shape, Slices
 from meshcomm.core.layouts.boxes import Box
-from meshcomm.core.layouts.partition import Span, extent_of, held_within
+from meshcomm.core.layouts.partition import Span, extent_of, indices_within
 
 TILE = 1 << 14
 """Most elements of a tile. It is no setting: all numbers depend on it. A tile of float64 fits into the L2 cache."""
@@ -83,7 +83,7 @@ def _tile_parts(span: Span, side: int, n: int) -> Iterator[_TilePart]:
     extent_start, extent_stop = extent_of(span)
     for number in range(extent_start // side, -(-extent_stop // side)):
         tile_start, tile_stop = number * side, min(number * side + side, n)
-        tile_selection, block_slice = held_within(span, tile_start, tile_stop)
+        tile_selection, block_slice = indices_within(span, tile_start, tile_stop)
         if block_slice.start < block_slice.stop:
             yield _TilePart(number, slice(tile_start, tile_stop), tile_selection, block_slice)
 

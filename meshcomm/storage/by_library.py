@@ -50,7 +50,9 @@ def read_by_library(open_files: OpenFiles, request: ArrayRequest, target: DTenso
         )
     if not is_direct:
         open_files.before_sending()
-        overwrites = request.unsliced or request.coding is not None  # with a coding, the target is a new tensor
+        overwrites = (
+            request.out_is_contiguous or request.coding is not None
+        )  # with a coding, the target is a new tensor
         result = relayout(read_tensor, target.layout, out=target if overwrites else None, max_scratch_bytes=limit)
         if result is not target:
             on_blocks(convert, result, target)

@@ -155,7 +155,7 @@ def shared_contents(path: Path, call: str, session: Session) -> SharedContents:
     return SharedContents(Path(base), FileContents(stored, **content_fields), fields)
 
 
-class KeptLoad:
+class CachedLoad:
     """A load that all ranks have agreed on.
 
     *call* is the text that ranks compare, *checks* says whether checksums are compared, and *mesh* has all ranks.
@@ -182,13 +182,13 @@ class KeptLoad:
             self._checked_path, self._has_reliable_identity = os.path.abspath(path), entry.has_reliable_identity
 
 
-class KeptLoads:
+class CachedLoads:
     """The loads that the ranks of a rank set keep, which are the same on all of them."""
 
     def __init__(self) -> None:
-        self._loads: dict[Hashable, KeptLoad] = {}  # the least recently used one comes first
+        self._loads: dict[Hashable, CachedLoad] = {}  # the least recently used one comes first
 
-    def get(self, key: Hashable) -> KeptLoad | None:
+    def get(self, key: Hashable) -> CachedLoad | None:
         """Return the load that is kept for *key*, or None."""
         return None if key is None else self._loads.get(key)
 
@@ -202,7 +202,7 @@ class KeptLoads:
         """Forget the load for *key*."""
         self._loads.pop(key, None)
 
-    def keep(self, key: Hashable, load: KeptLoad) -> None:
+    def keep(self, key: Hashable, load: CachedLoad) -> None:
         """Keep *load*; above the limit, drop the least recently used one."""
         self._loads[key] = load
         if len(self._loads) > MAX_FILES:

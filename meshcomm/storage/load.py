@@ -15,8 +15,8 @@ from meshcomm.core.memory.blocks import new_block
 from meshcomm.errors import CheckpointError, MeshcommError
 from meshcomm.storage.formats.base import FileContents
 from meshcomm.storage.kept import (
-    KeptLoad,
-    KeptLoads,
+    CachedLoad,
+    CachedLoads,
     SharedContents,
     cached_contents,
     check_unchanged,
@@ -149,7 +149,7 @@ def _load_tensors(
 
     The load is kept for *key*, unless that is None.
     """
-    loads = session.cached_resource("loads", KeptLoads)
+    loads = session.cached_resource("loads", CachedLoads)
     kept_load = loads.get(key)
     if kept_load is not None:
         tensors = _repeat_load(kept_load, request, session)
@@ -166,7 +166,7 @@ def _load_tensors(
 
 def _load_new(
     request: LoadRequest, shared: SharedContents, mesh: Mesh, session: Session, *, should_keep: bool = False
-) -> tuple[dict[str, DTensor], KeptLoad | None]:
+) -> tuple[dict[str, DTensor], CachedLoad | None]:
     """Return the requested tensors by name, and the load to keep, if any. Collective over *mesh*."""
     contents = shared.contents
 
@@ -182,8 +182,10 @@ def _load_new(
             raise
     else:  # nothing is overwritten before all ranks have seen no error
         requests, targets, checks = session.agree_on_result(lambda prepared: _text(request, prepared[0]), prepare)
-        requests = _mark_unsliced(requests, session)
-    kept_load = KeptLoad(_text(request, requests), shared, ArraysReader(requests, request.limit), mesh, checks=checks)
+        requests = _with_contiguous_outs(requests, session)
+    kept_load = CachedLoad(
+        _text(request, requests), shared, ArraysReader(requests, request.limit), mesh, checks=checks
+    )
     open_files = OpenFiles(shared.base, False, checks)
     # Such a load warns on every call.
     should_keep = should_keep and kept_load.is_cacheable and not request.leaves_out(contents)
@@ -214,7 +216,7 @@ class _FileChanged(MeshcommError):
     """A file has changed since a load of it, or cannot be read on some rank."""
 
 
-def _repeat_load(kept_load: KeptLoad, request: LoadRequest, session: Session) -> dict[str, DTensor] | None:
+def _repeat_load(kept_load: CachedLoad, request: LoadRequest, session: Session) -> dict[str, DTensor] | None:
     """Return the tensors of a load that was made before; None if it has to be made anew. Collective over the mesh.
 
     Data that was read from a changed file is never used: the ranks agree before they send anything.
@@ -245,7 +247,7 @@ def _repeat_load(kept_load: KeptLoad, request: LoadRequest, session: Session) ->
 
 
 def _fill_targets(
-    kept_load: KeptLoad, targets: Sequence[DTensor], request: LoadRequest, open_files: OpenFiles, session: Session
+    kept_load: CachedLoad, targets: Sequence[DTensor], request: LoadRequest, open_files: OpenFiles, session: Session
 ) -> dict[str, DTensor]:
     """Return the *targets* by name, filled. Collective over the mesh."""
     with showing(open_files, "loading", request.path, kept_load.reader.nbytes, session), closing(open_files):
@@ -275,10 +277,12 @@ def _text(request: LoadRequest, requests: Sequence[ArrayRequest]) -> str:
     return f"{request.text()}: {layouts}"
 
 
-def _mark_unsliced(requests: list[ArrayRequest], session: Session) -> list[ArrayRequest]:
-    """Return *requests* with `unsliced`: whether the block of the target is C-contiguous on all ranks. Collective."""
-    unsliced_flags = [not on_blocks(lambda block: not block.flags.c_contiguous, array.target()) for array in requests]
+def _with_contiguous_outs(requests: list[ArrayRequest], session: Session) -> list[ArrayRequest]:
+    """Return *requests* with `out_is_contiguous` as it is on all ranks. Collective."""
+    contiguous_flags = [
+        not on_blocks(lambda block: not block.flags.c_contiguous, array.target()) for array in requests
+    ]
     return [
-        replace(array, unsliced=all(rank_flags))
-        for array, *rank_flags in zip(requests, *session.allgather(unsliced_flags), strict=True)
+        replace(array, out_is_contiguous=all(rank_flags))
+        for array, *rank_flags in zip(requests, *session.allgather(contiguous_flags), strict=True)
     ]

@@ -50,7 +50,7 @@ SHOWN = 10  # names of arrays in a text
 class ArrayRequest:
     """One array to load: all of it or a box, in *layout*, as *dtype*, decoded by *coding* if there is one.
 
-    It goes to the tensor *out*, if there is one; *unsliced* says whether its block is C-contiguous on all ranks.
+    It goes to the tensor *out*, if there is one; *out_is_contiguous* says whether its blocks are C-contiguous.
     """
 
     stored: Stored
@@ -59,7 +59,7 @@ class ArrayRequest:
     dtype: DType
     coding: Coding | None = None
     out: DTensor | None = None
-    unsliced: bool = True
+    out_is_contiguous: bool = True
 
     @cached_property
     def name(self) -> str:
@@ -102,7 +102,7 @@ class ArrayRequest:
     @cached_property
     def staged(self) -> bool:
         """Whether elements are converted or transposed in each round, or go to a slice. Decoding comes later."""
-        is_converted = self.coding is None and (self.dtype != self.stored.dtype or not self.unsliced)
+        is_converted = self.coding is None and (self.dtype != self.stored.dtype or not self.out_is_contiguous)
         return self.stored.fortran or is_converted
 
     @cached_property

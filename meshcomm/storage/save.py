@@ -20,7 +20,7 @@ from meshcomm.core._files import resolved
 from meshcomm.core._json import read
 from meshcomm.core._types import Bytes
 from meshcomm.core._units import some_of
-from meshcomm.core.arrays.create import plain_text
+from meshcomm.core.arrays.create import array_text
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.trees import Node, leaf_nodes, tensors_in
 from meshcomm.core.layouts.mesh import Mesh
@@ -167,7 +167,7 @@ def start_save(
     def run_in_session(session: Session) -> SaveRequest:
         try:
             base, stored = saving.begin(session)
-            open_files = Staging(base, True, saving.writer.checks)
+            open_files = StagedFiles(base, True, saving.writer.checks)
             open_files.background = Background(max_staged_bytes)
             open_files.max_write = min(max_staged_bytes or open_files.max_write, WRITTEN_AT_ONCE)
             try:
@@ -188,7 +188,7 @@ class SaveRequest:
 
     __module__ = "meshcomm"
 
-    def __init__(self, saving: "Saving | None", open_files: "Staging | None", session: Session | None) -> None:
+    def __init__(self, saving: "Saving | None", open_files: "StagedFiles | None", session: Session | None) -> None:
         self._saving, self._open_files, self._session = saving, open_files, session
         self._error: BaseException | None = None
         self._path = saving and saving.path
@@ -266,7 +266,7 @@ def _give_up_all() -> None:
         request._give_up()
 
 
-class Staging(OpenFiles):
+class StagedFiles(OpenFiles):
     """Files that a thread writes, from copies of the data."""
 
     background: Background
@@ -423,7 +423,7 @@ class TreeSaving(Saving):
         options = options.checked(numpy=writer_for(Path(path)).has_attributes)
         options.refuse_unknown(list(leaves))
         plain_arrays = {name: leaf for name, leaf in leaves.items() if not isinstance(leaf, DTensor)}
-        self._plain_texts = [f"{name} is {plain_text(array)}" for name, array in plain_arrays.items()]
+        self._plain_texts = [f"{name} is {array_text(array)}" for name, array in plain_arrays.items()]
         self._tensors = {
             name: leaf if isinstance(leaf, DTensor) else replicated(contiguous(leaf), mesh)
             for name, leaf in leaves.items()

@@ -31,7 +31,7 @@ from meshcomm.storage.opened import Store
 from meshcomm.storage.save import save as save_tree
 from meshcomm.storage.series import StepSeries
 from meshcomm.storage.values import node_of_value, value_of_node
-from meshcomm.xarray.encoding import Encoded, Encoding, Encodings, StorageOptions, encode_dataset
+from meshcomm.xarray.encoding import EncodedDataset, Encoding, Encodings, StorageOptions, encode_dataset
 from meshcomm.xarray.objects import calendar_of
 
 _MIDNIGHT = re.compile(r"[T ]0?0:00(:00(\.0*)?)?$")
@@ -57,7 +57,7 @@ def append(path: Path, dataset: xarray.Dataset, dim: str, encodings: Encodings, 
     """
     growing_names = _growing_names(dataset, dim)
     mesh = common_mesh(meshes_in(dataset))
-    file_variables = variables_there(path, (dim,), mesh)
+    file_variables = file_variables_of(path, (dim,), mesh)
     _refuse_missing(path, dataset, dim, file_variables)
     common_variables = {
         name: variable
@@ -81,7 +81,7 @@ def encoded_as(
     *,
     compared: Iterable[str],
     mesh: Mesh,
-) -> Encoded:
+) -> EncodedDataset:
     """Return a dataset in the encoding of a file. Errors on all ranks for values that would change. Collective.
 
     Parameters
@@ -110,7 +110,7 @@ def meshes_in(dataset: xarray.Dataset) -> Iterator[Mesh]:
 
 
 def check_packed(
-    path: Path, dataset: xarray.Dataset, file_data: Encoded, encodings: Mapping[str, Encoding], mesh: Mesh
+    path: Path, dataset: xarray.Dataset, file_data: EncodedDataset, encodings: Mapping[str, Encoding], mesh: Mesh
 ) -> None:
     """Raise ``DTypeError`` if numbers do not fit into the integers of their encoding. Collective."""
     packed_variables = {}
@@ -179,7 +179,7 @@ def _is_text(variable: xarray.Variable) -> bool:
     return variable.dtype.kind in _TEXT_KINDS and not _is_time(variable)
 
 
-def variables_there(path: Path, written_dims: Collection[str], mesh: Mesh) -> dict[str, FileVariable]:
+def file_variables_of(path: Path, written_dims: Collection[str], mesh: Mesh) -> dict[str, FileVariable]:
     """Return the variables of a file by name; nothing if it does not exist. Collective.
 
     *written_dims* are the dimensions along which the dataset is written.
@@ -248,7 +248,7 @@ def _normalized(units: object) -> str:
     return _MIDNIGHT.sub("", str(units))
 
 
-def _with_lengths(path: Path, file_data: Encoded, file_variables: Mapping[str, FileVariable]) -> Encoded:
+def _with_lengths(path: Path, file_data: EncodedDataset, file_variables: Mapping[str, FileVariable]) -> EncodedDataset:
     """Return encoded arrays with texts of the length of the file. ``ValueError`` for a longer one."""
     arrays = dict(file_data.arrays)
     for name, variable in file_variables.items():
@@ -272,7 +272,7 @@ def _with_lengths(path: Path, file_data: Encoded, file_variables: Mapping[str, F
     return file_data._replace(arrays=arrays)
 
 
-def _check_units(path: Path, file_data: Encoded, file_variables: Mapping[str, FileVariable]) -> None:
+def _check_units(path: Path, file_data: EncodedDataset, file_variables: Mapping[str, FileVariable]) -> None:
     """Raise ``ValueError`` for units that are not those of the file."""
     for name, variable in file_variables.items():
         file_units, units = (
@@ -290,7 +290,7 @@ def _check_units(path: Path, file_data: Encoded, file_variables: Mapping[str, Fi
 def _check_lossless(
     path: Path,
     dataset: xarray.Dataset,
-    file_data: Encoded,
+    file_data: EncodedDataset,
     targets: Mapping[str, tuple[FileVariable, float | None]],
     mesh: Mesh,
 ) -> None:
@@ -352,7 +352,7 @@ def _is_lossless(values: Array, encoded: Array, variable: FileVariable, step: fl
     return bool((is_missing | is_close | (numbers == values)).all())
 
 
-def _check_coordinates(path: Path, file_data: Encoded, names: list[str], mesh: Mesh) -> None:
+def _check_coordinates(path: Path, file_data: EncodedDataset, names: list[str], mesh: Mesh) -> None:
     """Raise ``ValueError`` if coordinates of other dimensions differ from those of the file. Collective."""
     arrays = {name: file_data.arrays[name] for name in names if not isinstance(file_data.arrays[name], DTensor)}
     if not arrays:
@@ -386,7 +386,7 @@ def _as_texts(array: Array, ndim: int) -> Array:
     return array.astype("U")
 
 
-def _append_snapshots(path: Path, file_data: Encoded, dim: str, mesh: Mesh, options: StorageOptions) -> None:
+def _append_snapshots(path: Path, file_data: EncodedDataset, dim: str, mesh: Mesh, options: StorageOptions) -> None:
     """Append the variables along *dim*; other variables are for a new file. Collective over *mesh*."""
     steps = {name: array for name, array in file_data.arrays.items() if file_data.dims[name][:1] == (dim,)}
     fixed_arrays = {name: array for name, array in file_data.arrays.items() if name not in steps}
@@ -415,7 +415,7 @@ def _append_snapshots(path: Path, file_data: Encoded, dim: str, mesh: Mesh, opti
         dtype={name: tensor.dtype for name, tensor in tensors.items()},
         axis=dim,
         max_scratch_bytes=options.limit,
-        **options.of(Encoded({**tensors, **fixed_arrays}, dims, file_data.attributes)),
+        **options.of(EncodedDataset({**tensors, **fixed_arrays}, dims, file_data.attributes)),
     )
     series.extend({**tensors, **numbers}, fixed_arrays)
 

@@ -29,7 +29,7 @@ KNOWN = (
 """Keys that an encoding may have."""
 
 
-class Encoded(NamedTuple):
+class EncodedDataset(NamedTuple):
     """An encoded dataset: arrays, the names of their axes, and attributes.
 
     *attributes* holds the attributes of the file, and under the name of each array a dict of its attributes.
@@ -39,9 +39,9 @@ class Encoded(NamedTuple):
     dims: dict[str, tuple[str, ...]]
     attributes: Kwargs
 
-    def only(self, names: list[str]) -> "Encoded":
+    def only(self, names: list[str]) -> "EncodedDataset":
         """Return the arrays *names*, without the attributes of the file."""
-        return Encoded(*({key: mapping[key] for key in names if key in mapping} for mapping in self))
+        return EncodedDataset(*({key: mapping[key] for key in names if key in mapping} for mapping in self))
 
 
 class StorageOptions(NamedTuple):
@@ -51,7 +51,7 @@ class StorageOptions(NamedTuple):
     compression: Compression
     limit: int | None = None
 
-    def of(self, file_data: Encoded) -> Kwargs:
+    def of(self, file_data: EncodedDataset) -> Kwargs:
         """Return the options of `meshcomm.save` for these arrays."""
         chunks, codecs = (_for_names(option, file_data.arrays) for option in (self.chunks, self.compression))
         return {"dims": file_data.dims, "metadata": file_data.attributes, "chunks": chunks, "compression": codecs}
@@ -82,7 +82,7 @@ def storage_options(encodings: Encodings, chunks: Chunks, compression: Compressi
     return StorageOptions(chunks_by_variable or chunks, codecs_by_variable or compression)
 
 
-def encode_dataset(dataset: xarray.Dataset, encodings: Mapping[str, Encoding], path: Path) -> Encoded:
+def encode_dataset(dataset: xarray.Dataset, encodings: Mapping[str, Encoding], path: Path) -> EncodedDataset:
     """Return the dataset as xarray encodes it. Collective: it may compute with the tensors."""
     variables, attributes = encode_dataset_coordinates(dataset)
     missing = {}
@@ -102,7 +102,7 @@ def encode_dataset(dataset: xarray.Dataset, encodings: Mapping[str, Encoding], p
     common_names = [name for name in file_variables if name in attributes]
     if common_names:
         raise ValueError(f"{quote(common_names[0])} is the name of a variable and of an attribute of the dataset")
-    return Encoded(
+    return EncodedDataset(
         {name: variable.data for name, variable in file_variables.items()},
         {name: tuple(map(str, variable.dims)) for name, variable in file_variables.items()},
         plain_attributes(attributes)

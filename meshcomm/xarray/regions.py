@@ -11,7 +11,7 @@ from meshcomm.core._types import Shape
 from meshcomm.errors import DTypeError
 from meshcomm.storage.meshes import check_limits, common_mesh
 from meshcomm.storage.regions import Box, save_boxes
-from meshcomm.xarray.appending import FileVariable, as_replicated_tensor, encoded_as, meshes_in, variables_there
+from meshcomm.xarray.appending import FileVariable, as_replicated_tensor, encoded_as, file_variables_of, meshes_in
 from meshcomm.xarray.encoding import Encodings
 
 Region: TypeAlias = Mapping[str, slice]
@@ -32,7 +32,7 @@ def save_region(path: Path, dataset: xarray.Dataset, region: Region, encodings: 
     check_limits(limit)
     mesh = common_mesh(meshes_in(dataset))
     _check_names(dataset, region)
-    file_variables = variables_there(path, region, mesh)
+    file_variables = file_variables_of(path, region, mesh)
     if not file_variables:
         raise FileNotFoundError(2, "There is no file that has the region", str(path))
     starts = {str(name): _start(path, dataset, str(name), file_variables, region) for name in dataset.variables}

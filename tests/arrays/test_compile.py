@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import meshcomm as mc
 from meshcomm import Layout, plan_relayout
-from meshcomm.core.arrays.compile import most_bytes
+from meshcomm.core.arrays.compile import max_block_bytes
 from meshcomm.core.plans.step import Slice
 from support.lockstep import lockstep
 from support.reference import blocks_of, mesh_of, numbered, random_bits, same_bits, single_name_layouts, tuple_layouts
@@ -178,7 +178,7 @@ def test_all_ranks_know_the_largest_block_before_and_after_a_step(ranks, specs, 
     layouts = [Layout(spec, mesh_of(n)) for n, spec in zip(ranks, specs, strict=True)]
     for there_and_back in (layouts, layouts[::-1]):
         plan = plan_relayout((64,), "i4", *there_and_back)
-        assert [most_bytes(step) for step in plan.steps if not isinstance(step, Slice)] in ([most], [])
+        assert [max_block_bytes(step) for step in plan.steps if not isinstance(step, Slice)] in ([most], [])
     assert plan_relayout((64,), "i4", *layouts).steps
 
 

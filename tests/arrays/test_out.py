@@ -91,7 +91,7 @@ def test_plain_arrays_keep_their_padding():
 # -- what cannot be written to ----------------------------------------------------------------------------------------
 
 
-def wrong_outs(mesh):
+def find_out_errors(mesh):
     rows, columns = rows_and_columns(mesh)
     tensor = mc.distribute(ARRAY, rows)
     yield LayoutError, "out must be a DTensor", tensor, columns, np.zeros((7, 3), "i8")
@@ -107,7 +107,7 @@ def wrong_outs(mesh):
 @on_ranks(4)
 def test_all_ranks_refuse_what_all_can_see(number):
     mesh = grid()
-    error, text, tensor, layout, out = list(wrong_outs(mesh))[number]
+    error, text, tensor, layout, out = list(find_out_errors(mesh))[number]
     plan = mc.plan_relayout(ARRAY.shape, "i8", tensor.layout, layout)
     calls = [
         lambda: mc.relayout(tensor, layout, out=out),

@@ -10,7 +10,7 @@ import pytest
 
 import meshcomm as mc
 from meshcomm.core import _callers
-from meshcomm.core._callers import in_short
+from meshcomm.core._callers import shortened_traceback
 from meshcomm.core.failures import abort, stacks
 from meshcomm.core.ranks._call_scope import CallLock, CallScope
 
@@ -79,7 +79,7 @@ ERRORS = {
 def test_an_error_of_the_caller_shows_the_calls_of_the_program_only(call, short):
     error = caught(call)
     whole = names(error)
-    with in_short(error):
+    with shortened_traceback(error):
         assert names(error) == short
     assert names(error) == whole, "a debugger has them all, after it"
 
@@ -89,12 +89,12 @@ def test_nothing_is_left_out_of_a_mistake_of_ours_nor_for_developers(monkeypatch
     ours = caught(lambda: mc.from_callback((), "f8", layout, lambda slices: {}["no error of meshcomm"]))
     whole = names(ours)
     assert len(whole) > 4
-    with in_short(ours):
+    with shortened_traceback(ours):
         assert names(ours) == whole
     error = caught(different_calls)
     whole = names(error)
     monkeypatch.setattr(_callers, "sys", SimpleNamespace(flags=SimpleNamespace(dev_mode=True)))
-    with in_short(error):
+    with shortened_traceback(error):
         assert names(error) == whole
 
 
@@ -107,7 +107,7 @@ def test_errors_that_are_raised_from_others_are_short_too():
 
     error = caught(program)
     error.__cause__.__cause__ = error  # a circle
-    with in_short(error):
+    with shortened_traceback(error):
         assert names(error.__cause__) == ["program", "wrong_layout", "__new__"]
     assert "_canonical_axes" in names(error.__cause__)
 

@@ -275,7 +275,7 @@ def test_names_are_looked_up_once():
 
 
 def test_what_a_map_remembers_is_bounded(monkeypatch):
-    monkeypatch.setattr("meshcomm.layout_maps.layout_map._MAX_REMEMBERED", 10)
+    monkeypatch.setattr("meshcomm.layout_maps.layout_map._MAX_CACHED_NAMES", 10)
     m = small()
     for i in range(100):
         assert m[f"dense_{i}/bias"] is U

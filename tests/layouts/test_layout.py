@@ -108,12 +108,12 @@ def test_layouts_made_of_another_one_by_its_axes():
     assert layout.insert(1, ()) == Layout([cyclic, UNSHARDED, UNSHARDED, cuts], GRID)
     assert layout.replace(-1, ()) == layout.only([0]) == Layout([cyclic, UNSHARDED, UNSHARDED], GRID)
     assert layout.delete(0).replace(0, ("x",)) == Layout(["x", cuts], GRID)
-    assert layout.usual_cut([0, -1]) == Layout(["x", UNSHARDED, ("y", "z")], GRID)
+    assert layout.default_cut([0, -1]) == Layout(["x", UNSHARDED, ("y", "z")], GRID)
     assert layout.sharding_dims == layout.dims_along([0, 2]) == ("x", "y", "z")
     assert layout.dims_along(1) == Layout(["x"], Mesh(range(1), {"x": 1})).sharding_dims == ()
     with pytest.raises(LayoutError, match="Mesh dimension x was repeated"):
         layout.replace(1, ("x",))
-    for call in (layout.only, layout.usual_cut, layout.dims_along, lambda axis: layout.replace(axis, ())):
+    for call in (layout.only, layout.default_cut, layout.dims_along, lambda axis: layout.replace(axis, ())):
         with pytest.raises(LayoutError, match="axis 3 of a layout for 3 axes"):
             call(3)
 

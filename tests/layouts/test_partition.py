@@ -7,7 +7,7 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import Layout, Mesh
-from meshcomm.core.layouts.partition import Cut, most_in_a_round, round_starts
+from meshcomm.core.layouts.partition import Cut, max_round_elements, round_starts
 from meshcomm.core.plans import costs
 from meshcomm.core.plans.search import forget_plans
 from support import reference
@@ -60,7 +60,7 @@ def test_no_round_moves_more_than_the_bound():
             assert starts[0].tolist() == [0, 0, 0]
             assert starts[-1].tolist() == list(sizes)
             most = max(int((b - a).sum()) for a, b in pairwise(starts))
-            assert most <= most_in_a_round(np.array([sum(sizes)]), 3, rounds)[0]
+            assert most <= max_round_elements(np.array([sum(sizes)]), 3, rounds)[0]
 
 
 def test_blocks_of_axes_beyond_64_bits_of_elements_squared():

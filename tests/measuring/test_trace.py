@@ -16,7 +16,7 @@ from meshcomm.core.failures.watch import watch
 from meshcomm.core.ranks import hosts, simulate
 from meshcomm.core.ranks.recording import Span
 from meshcomm.tools.measuring import clocks, program, trace
-from meshcomm.tools.measuring.clocks import Aligned, Clock, compare_clocks
+from meshcomm.tools.measuring.clocks import AlignedClock, Clock, compare_clocks
 from meshcomm.tools.measuring.program import merge
 from meshcomm.tools.measuring.totals import PEAK
 from support.reference import numbered, on_ranks, simulated
@@ -267,10 +267,10 @@ def test_clocks_of_hosts_are_found(monkeypatch):
 
 def test_a_clock_that_goes_faster():
     """Its times are moved back by what it gained since the first comparison."""
-    aligned = Aligned(Clock(1_000_000, 500), Clock(2_001_000, 1500))
+    aligned = AlignedClock(Clock(1_000_000, 500), Clock(2_001_000, 1500))
     times = [aligned.time(its) for its in (1_000_000, 1_500_500, 2_001_000)]
     assert times == [999_500, 1_499_500, 1_999_500]
-    assert Aligned(Clock(), Clock()).time(12345) == 12345
+    assert AlignedClock(Clock(), Clock()).time(12345) == 12345
 
 
 def test_a_trace_over_hosts_puts_one_exchange_at_one_time(tmp_path, monkeypatch):

@@ -9,7 +9,7 @@ from meshcomm import ShapeError, plan_relayout
 from support.random_cases import (
     case_of_kinds,
     least_scratch,
-    most_bytes,
+    max_block_bytes,
 )
 from support.reference import random_bits
 from support.sampling import sampled
@@ -32,7 +32,7 @@ def test_random_relayouts(there, block):
         assert is_right(tensor, array, source), f"{case}"
         assert is_right(mc.relayout(tensor, target), array, target), f"{case}"
         least = least_scratch(case._replace(source=source, target=target, machine=mc.Machine()))
-        limits = [least, least + int((case.tightness or 0.5) * most_bytes(case))]
+        limits = [least, least + int((case.tightness or 0.5) * max_block_bytes(case))]
         for limit in limits:
             try:
                 plan = plan_relayout(case.shape, case.dtype, source, target, limit, case.machine)

@@ -8,7 +8,7 @@ import pytest
 import meshcomm as mc
 from meshcomm import Cuts, Cyclic, Layout, ShapeError
 from meshcomm.core.layouts.slicing import parsed_index
-from meshcomm.numpy.indexing.slicing import kept_slice
+from meshcomm.numpy.indexing.slicing import local_slice_of
 from support import indexing
 from support.indexing import random_index
 from support.reference import block_of, on_ranks
@@ -50,7 +50,7 @@ def test_slices_keep_elements_where_they_are():
     mesh = mc.Mesh(range(6), {"x": 3, "y": 2})
 
     def specs(layout, shape, index):
-        return kept_slice(layout, shape, parsed_index(index, shape), 0).layout.sharding_specs
+        return local_slice_of(layout, shape, parsed_index(index, shape), 0).layout.sharding_specs
 
     rows = Layout(["x", U], mesh)
     assert specs(rows, (10, 4), np.s_[2:8]) == [Cuts("x", (0, 2, 5, 6)), U]
@@ -64,7 +64,7 @@ def test_slices_keep_elements_where_they_are():
     assert specs(cyclic, (20, 4), np.s_[9:10]) == [Cuts("x", (0, 0, 1, 1)), U]
     assert specs(rows, (20, 4), np.s_[5:4:-1]) == ["x", U]
     for layout, index in [(rows, np.s_[5:3:-1]), (cyclic, np.s_[1:9]), (cyclic, np.s_[::2]), (both, np.s_[1, 2])]:
-        assert kept_slice(layout, (20, 4), parsed_index(index, (20, 4)), 0) is None
+        assert local_slice_of(layout, (20, 4), parsed_index(index, (20, 4)), 0) is None
 
 
 @on_ranks(2)
@@ -200,7 +200,7 @@ def test_layouts_of_random_slices_on_every_device():
         index = random_index(random, shape)
         whole = np.arange(np.prod(shape, dtype=int)).reshape(shape)
         for device in range(mesh.size):
-            found = kept_slice(layout, shape, parsed_index(index, shape), device)
+            found = local_slice_of(layout, shape, parsed_index(index, shape), device)
             if found is None:
                 continue
             kept += 1

@@ -176,7 +176,7 @@ def test_others_read_it(tmp_path):
         np.testing.assert_array_equal(found["b"].values, A.astype("f4"))
 
 
-@pytest.mark.parametrize("kind", [*safetensors.OF_NUMPY.values(), *safetensors.OF_ML_DTYPES.values()])
+@pytest.mark.parametrize("kind", [*safetensors.NUMPY_DTYPES.values(), *safetensors.ML_DTYPES.values()])
 def test_every_dtype_of_safetensors(kind, tmp_path):
     library, path = pytest.importorskip("safetensors"), tmp_path / "a.safetensors"
     dtype = np.dtype(getattr(ml_dtypes, kind) if hasattr(ml_dtypes, kind) else kind)
@@ -189,7 +189,7 @@ def test_every_dtype_of_safetensors(kind, tmp_path):
 
     on(4, program)
     ((name, found),) = library.deserialize(path.read_bytes())
-    texts = {name: text for text, name in (safetensors.OF_NUMPY | safetensors.OF_ML_DTYPES).items()}
+    texts = {name: text for text, name in (safetensors.NUMPY_DTYPES | safetensors.ML_DTYPES).items()}
     assert (name, found["shape"], found["dtype"]) == ("a", [9, 5], texts[kind])
     assert bytes(found["data"]) == whole.tobytes()
 

@@ -370,7 +370,7 @@ class Case:
         return np.frombuffer(block.tobytes(), np.uint8)
 
     @property
-    def most_bytes(self):
+    def max_block_bytes(self):
         boxes = [*self.sources, *self.targets]
         return max(int(np.prod([b - a for a, b in box])) for box in boxes) * self.dtype.itemsize
 

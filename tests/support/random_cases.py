@@ -224,7 +224,7 @@ def planned(case):
     if case.tightness is None:
         return plan_of(case, None), DEFAULT_SCRATCH
     min_scratch = least_scratch(case)
-    bound = min_scratch + int(case.tightness * 2 * most_bytes(case))
+    bound = min_scratch + int(case.tightness * 2 * max_block_bytes(case))
     return plan_of(case, bound), bound
 
 
@@ -245,7 +245,7 @@ def least_scratch(case):
     return min_scratch
 
 
-def most_bytes(case):
+def max_block_bytes(case):
     """The bytes of the largest block before or after the relayout."""
     return max(layout.largest_block(case.shape) for layout in (case.source, case.target)) * case.dtype.itemsize
 

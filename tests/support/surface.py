@@ -27,7 +27,7 @@ RETURNED_CLASSES = {
 INTERNAL = [
     *("DTensor.partner", "Plan.copy_step", "RelayoutRequest", "SimulatedWorld.arrive", "SimulatedWorld.events"),
     *("SimulatedWorld.here", "SimulatedWorld.meet", "Layout.dims_along", "Layout.insert", "Layout.only"),
-    *("Layout.replace", "Layout.sharding_dims", "Layout.take", "Layout.usual_cut"),
+    *("Layout.replace", "Layout.sharding_dims", "Layout.take", "Layout.default_cut", "Layout.as_consecutive"),
     *(f"Count.{name}" for name in vars(Listener) if not name.startswith("_")),
 ]
 """Public members that only other modules of the package call."""

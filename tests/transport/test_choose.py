@@ -51,7 +51,7 @@ def moved(rank, operation, cases, source_shared=True, target_shared=True):
 
 def operation_of(rank, cases, **terms):
     tensors = [case.tensor(rank.position) for case in cases]
-    return choose.exchange(rank.group, tensors, ExchangeSpec(1, sum(case.most_bytes for case in cases), **terms))
+    return choose.exchange(rank.group, tensors, ExchangeSpec(1, sum(case.max_block_bytes for case in cases), **terms))
 
 
 def gather(size):
@@ -193,7 +193,7 @@ def test_a_group_that_was_opened_again_chooses_again(ranks):
 def test_rounds(ranks, monkeypatch, oversubscribed, one_node, rounds, expected):
     """As many as the scratch limit asks for, or as the caches do, on a node with a processor for each rank."""
     case = rows_to_columns(2, (8, 8))
-    monkeypatch.setattr(choose, "ROUND_BYTES", case.most_bytes // 4)
+    monkeypatch.setattr(choose, "ROUND_BYTES", case.max_block_bytes // 4)
 
     def program(rank):
         rank_set = rank.group.rank_set
@@ -211,7 +211,7 @@ def test_rounds(ranks, monkeypatch, oversubscribed, one_node, rounds, expected):
 def test_rounds_between_hosts_are_in_flight_together(ranks, monkeypatch, hosts, scratch_limit, window):
     """As many as the scratch limit allows: the results are right, and each round is one collective call."""
     case = rows_to_columns(4, (16, 16))
-    monkeypatch.setattr(choose, "MESSAGE_BYTES", case.most_bytes // 16)
+    monkeypatch.setattr(choose, "MESSAGE_BYTES", case.max_block_bytes // 16)
 
     def program(rank):
         operation = operation_of(rank, [case], scratch_limit=scratch_limit)
@@ -226,8 +226,8 @@ def test_rounds_between_hosts_are_in_flight_together(ranks, monkeypatch, hosts, 
 @pytest.mark.parametrize("seconds", [0.0, 1e-6])
 def test_messages_are_shorter_on_a_slow_network(ranks, monkeypatch, seconds):
     case = rows_to_columns(2, (8, 8))
-    monkeypatch.setattr(choose, "MESSAGE_BYTES", case.most_bytes // 4)
-    monkeypatch.setattr(choose, "SLOW_MESSAGE_BYTES", case.most_bytes // 8)
+    monkeypatch.setattr(choose, "MESSAGE_BYTES", case.max_block_bytes // 4)
+    monkeypatch.setattr(choose, "SLOW_MESSAGE_BYTES", case.max_block_bytes // 8)
 
     def program(rank):
         rank.group.rank_set._machine = Machine(nodes=(0, 1), beta_between=seconds)
@@ -254,7 +254,7 @@ def test_nonblocking_exchanges_start_without_waiting(ranks, hosts, permutes):
     def program(rank):
         here = rank.position
         operation = choose.Nonblocking(
-            rank.group, [case.tensor(here)], ExchangeSpec(1, case.most_bytes, permutes=permutes)
+            rank.group, [case.tensor(here)], ExchangeSpec(1, case.max_block_bytes, permutes=permutes)
         )
         in_flight = []
         for _ in range(2):  # two at the same time

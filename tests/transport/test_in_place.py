@@ -38,7 +38,7 @@ class Recorder:
 
 def in_place(rank, cases, remaining=None, **terms):
     tensors = [case.tensor(rank.position) for case in cases]
-    terms = ExchangeSpec(1, max(case.most_bytes for case in cases), **terms)
+    terms = ExchangeSpec(1, max(case.max_block_bytes for case in cases), **terms)
     if remaining is None:
         remaining = MessagesOnNode(rank.group, tensors, terms, terms.rounds)
     return InPlace(rank.group, tensors, terms, remaining)

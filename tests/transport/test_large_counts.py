@@ -9,7 +9,7 @@ import pytest
 from meshcomm import Layout, Machine, plan_relayout
 from meshcomm.core import _tuning
 from meshcomm.core._tuning import DEFAULT_SCRATCH
-from meshcomm.core.arrays.compile import exchanged_boxes, most_bytes
+from meshcomm.core.arrays.compile import exchanged_boxes, max_block_bytes
 from meshcomm.core.plans.plan import plan_direct
 from meshcomm.core.ranks import mpi
 from meshcomm.core.ranks.rank_sets import Location
@@ -40,7 +40,7 @@ def exchange_of(plan, device, large_counts=True):
     members = tuple(step.ranks[d] for d in step.group_of(device))
     group = NoRankSet(large_counts).group(None, 0, members)
     tensor = exchanged_boxes(step, Location(None, device))
-    return Packed(group, [tensor], ExchangeSpec(0, most_bytes(step)), step.rounds)
+    return Packed(group, [tensor], ExchangeSpec(0, max_block_bytes(step)), step.rounds)
 
 
 @pytest.mark.parametrize("total", [2**31, 2**32, 2**33 + 3 * 2**20, 2**40])

@@ -17,7 +17,7 @@ cdef _Answer _last = None, _other = None
 cdef dict _warnings = warnings.__dict__
 
 
-def let_see(sees):
+def set_condition_probe(sees):
     """Set what returns whether the program would see a condition now; None if its ranks never agree on them."""
     global _asked, _last, _other
     _asked, _last, _other = sees, None, None

@@ -166,7 +166,7 @@ class _BatchedPlan:
     def __init__(self, plan: Plan, location: Location) -> None:
         (self.step,) = exchanging_steps(plan)
         self.box_exchange, self.step_text = exchanged_boxes(self.step, location), _step_text(self.step)
-        self.most_bytes = most_bytes(self.step)
+        self.max_block_bytes = max_block_bytes(self.step)
         self.target_bytes, self.shape = _target_bytes(self.step, location), target_shape(plan, location.device)
 
 
@@ -181,7 +181,7 @@ def prepare_together(plans: Sequence[Plan], location: Location) -> Callable[[lis
     sizes, shapes = [x.target_bytes for x in batched_plans], [x.shape for x in batched_plans]
     offsets = block_offsets(sizes)
     call_id = fingerprint("; ".join(x.step_text for x in batched_plans))
-    spec = ExchangeSpec(call_id, sum(x.most_bytes for x in batched_plans))
+    spec = ExchangeSpec(call_id, sum(x.max_block_bytes for x in batched_plans))
     transport = choose.exchange(group_of(batched_plans[0].step, location), box_exchanges, spec)
     dtypes = [plan.dtype for plan in plans]
 
@@ -220,7 +220,7 @@ def no_memory(layout: Layout, shape: Shape, dtype: DType, device: int) -> Memory
     )
 
 
-def most_bytes(step: Step) -> int:
+def max_block_bytes(step: Step) -> int:
     """Return the byte count of the largest block on any device before or after *step*, the same on all ranks."""
     return max(layout.largest_block(step.shape) for layout in (step.block_layout, step.target)) * step.itemsize
 
@@ -258,7 +258,7 @@ def _exchange_spec(plan: Plan, step: Step, location: Location) -> ExchangeSpec:
     """Return the spec of the exchange of *step*, the same on all ranks."""
     return ExchangeSpec(
         fingerprint=fingerprint(_step_text(step)),
-        most_bytes=most_bytes(step),
+        max_block_bytes=max_block_bytes(step),
         rounds=step.rounds,
         scratch_limit=DEFAULT_SCRATCH if plan.max_scratch_bytes is None else plan.max_scratch_bytes,
         permutes=step.permutes,

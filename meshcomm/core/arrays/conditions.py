@@ -44,11 +44,11 @@ _usual_warning_handlers: list[object] = []
 """The functions that show warnings as text, while the program records none."""
 
 
-def let_see(enabled: bool) -> None:
+def agree_on_conditions(enabled: bool) -> None:
     """Set whether all ranks see conditions alike. The current warning handlers count as showing text."""
     _usual_warning_handlers[:] = _warning_handlers()
     let_show(enabled)
-    _conditions.let_see(are_conditions_seen if enabled else None)
+    _conditions.set_condition_probe(are_conditions_seen if enabled else None)
 
 
 def are_conditions_seen() -> bool:

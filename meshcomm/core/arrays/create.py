@@ -14,7 +14,7 @@ from meshcomm.core._tracing import is_traced, traceable
 from meshcomm.core._types import Array, DType, Shape, ShapeLike
 from meshcomm.core.arrays.compile import no_memory
 from meshcomm.core.arrays.cutting import cut_out
-from meshcomm.core.arrays.dtensor import DTensor, as_tensor, by_device, check_root, member
+from meshcomm.core.arrays.dtensor import DTensor, as_tensor, check_root, gather_by_device, member
 from meshcomm.core.arrays.moving import RELAYOUT
 from meshcomm.core.layouts.coordinates import single_index
 from meshcomm.core.layouts.dtype_text import dtype_of_text, dtype_text
@@ -471,7 +471,7 @@ def _gather_shapes(
     with exchanging(location.rank_set):
         local = agree_on(location.rank_set, call_text, get_block)
         lengths = np.array(local.shape, dtype=np.int64).tobytes()
-        gathered_lengths = by_device(location.rank_set.everyone.communicator(), location, mesh, lengths)
+        gathered_lengths = gather_by_device(location.rank_set.everyone.communicator(), location, mesh, lengths)
     return local, [tuple(np.frombuffer(data, dtype=np.int64).tolist()) for data in gathered_lengths]
 
 
@@ -533,7 +533,7 @@ def _scatter(array: ArrayLike | None, layout: Layout, location: Location, root: 
     return DTensor(target_block, layout, shape, target_block.dtype)
 
 
-def plain_text(array: Array) -> str:
+def array_text(array: Array) -> str:
     """Return the text by which ranks compare an array that all of them have.
 
     It has two checksums of the bytes, which find mistakes and take less time than a cryptographic digest.

@@ -79,8 +79,8 @@ class DTensor(TensorBase, ElementAccess, StandardMethods, Operators):
     if not TYPE_CHECKING:  # type checkers must report missing attributes
 
         def __getattr__(self, name: str) -> Any:
-            if name in libraries.OF_SCRIPTS and is_scripted():
-                return libraries.OF_SCRIPTS[name](self)
+            if name in libraries.SCRIPT_ATTRIBUTES and is_scripted():
+                return libraries.SCRIPT_ATTRIBUTES[name](self)
             names = () if name.startswith("_") else dir(type(self))  # NumPy often looks up attributes of arrays
             raise missing_attribute("a DTensor", name, OF_TENSORS, names, self)
 
@@ -253,7 +253,7 @@ class DTensor(TensorBase, ElementAccess, StandardMethods, Operators):
             is_cyclic = any(map(self.layout.cyclic, range(self.ndim)))
             with collective(name, self.mesh) as location:
                 if location is not None and location.rank_set.is_new(key) and not is_cyclic:
-                    return short.whole_of(name, self._spec, self._block, location.rank_set)
+                    return short.gather_short(name, self._spec, self._block, location.rank_set)
         return self._gathered(name, self.mesh)
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
@@ -406,7 +406,7 @@ def check_root(root: object, mesh: Mesh) -> None:
         raise MeshError(f"root must be a device of the mesh, 0 to {mesh.size - 1}, not {quote(root)}")
 
 
-def by_device(communicator: Communicator, location: Location, mesh: Mesh, message: bytes) -> list[bytes]:
+def gather_by_device(communicator: Communicator, location: Location, mesh: Mesh, message: bytes) -> list[bytes]:
     """Return the *message* of every device of the mesh, in the order of devices. Collective over the mesh."""
     if watch.recorder is not None:
         watch.recorder.record_agreement()

@@ -50,7 +50,7 @@ def _array_interface(tensor: TypedTensor) -> dict[str, object]:
     return interface | {"data": np.ndarray((), f"V{array.nbytes}", array).data}
 
 
-OF_SCRIPTS: dict[str, Callable[[TypedTensor], object]] = {
+SCRIPT_ATTRIBUTES: dict[str, Callable[[TypedTensor], object]] = {
     "__array_interface__": _array_interface,
     "data": lambda tensor: exported_array(tensor).data,
 }
@@ -64,11 +64,11 @@ def refuse_windows() -> None:
         if frame is None:
             return
         if frame.f_code is as_strided.__code__:
-            raise ValueError(f"as_strided: {NO_WINDOWS}")
+            raise ValueError(f"as_strided: {NO_VIEW_TEXT}")
         frame = frame.f_back
 
 
-NO_WINDOWS = (
+NO_VIEW_TEXT = (
     "an array that is cut over the ranks has no memory in one piece. Slices, x.reshape, x.view(dtype) and "
     "np.lib.stride_tricks.sliding_window_view are views of it; x.to_numpy() is a copy in one piece"
 )

@@ -13,10 +13,10 @@ from meshcomm.core._tracing import Value, is_traced, untraced
 from meshcomm.core._tuning import DEFAULT_SCRATCH, MERGED_UP_TO
 from meshcomm.core._types import Array, Ranks
 from meshcomm.core.arrays._storage import refresh, write_back
-from meshcomm.core.arrays.compile import exchanging_steps, most_bytes, prepare, prepare_together
+from meshcomm.core.arrays.compile import exchanging_steps, max_block_bytes, prepare, prepare_together
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.arrays.moving import relayout_text
-from meshcomm.core.arrays.out import distribute_into, wrong_outs
+from meshcomm.core.arrays.out import distribute_into, find_out_errors
 from meshcomm.core.arrays.replicas import comparing_replicas
 from meshcomm.core.arrays.trees import (
     Children,
@@ -232,7 +232,7 @@ def _relayout_together(
     first_error: Exception | None = None  # raised when all peers of this rank know of it
     if len({*map(id, outs), *tensor_ids}) < len(outs) + len(tensor_ids):
         first_error = LayoutError("out may name no tensor twice, and none of the tensors that are read")
-    first_error = first_error or wrong_outs(
+    first_error = first_error or find_out_errors(
         [(t, out, target) for t, target, out, _ in jobs if out is not None and isinstance(t, DTensor)]
     )
     results: dict[int, DTensor] = {}
@@ -417,10 +417,10 @@ def _small_step(plan: Plan) -> tuple[Hashable, int] | None:
     if len(steps) != 1 or steps[0] is not plan.steps[-1]:
         return None
     (step,) = steps
-    if step.rounds > 1 or most_bytes(step) > MERGED_UP_TO:
+    if step.rounds > 1 or max_block_bytes(step) > MERGED_UP_TO:
         return None
     # Scratch to pack and unpack: a block for several ranks may be packed for each of them.
-    return (step.ranks, step.mesh, step.dims), (step.group_size + 1) * most_bytes(step)
+    return (step.ranks, step.mesh, step.dims), (step.group_size + 1) * max_block_bytes(step)
 
 
 def _shared_exchanges(plans: Sequence[Plan], limit: int | None, separate_numbers: Set[int]) -> list[list[int]]:

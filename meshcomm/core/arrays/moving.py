@@ -13,11 +13,11 @@ from meshcomm.core.ranks.meshes import mesh_description
 from meshcomm.core.ranks.rank_sets import Location
 from meshcomm.core.transport.exchange import Order
 
-Moving: TypeAlias = tuple[str, Shape, DType, Layout, Layout, int | None, Order]
+RelayoutKey: TypeAlias = tuple[str, Shape, DType, Layout, Layout, int | None, Order]
 """The name of a call, shape, dtype, the layouts before and after, the scratch limit, the order of axes in memory."""
 
 
-def relayout_text(relayout_key: Moving) -> str:
+def relayout_text(relayout_key: RelayoutKey) -> str:
     """Return the text by which the ranks compare a relayout."""
     operation, shape, dtype, source, target, limit, order = relayout_key
     text = (
@@ -36,7 +36,7 @@ def _plan_text(plan: Plan) -> str:
     return f"{text} by {plan.steps}"
 
 
-def _build_move(relayout_key: Moving, location: Location) -> Move:
+def _build_move(relayout_key: RelayoutKey, location: Location) -> Move:
     operation, shape, dtype, source, target, limit, order = relayout_key
     move = prepare(plan_relayout(shape, dtype, source, target, limit, location.rank_set.machine), location, order)
     return comparing_replicas(move, operation, shape, source, location)
@@ -46,15 +46,15 @@ def _build_plan_move(plan: Plan, location: Location) -> Move:
     return comparing_replicas(prepare(plan, location), "plan.execute", plan.shape, plan.source, location)
 
 
-def _check_plan(relayout_key: Moving) -> None:
+def _check_plan(relayout_key: RelayoutKey) -> None:
     _, shape, dtype, source, target, limit, _ = relayout_key
     plan_relayout(shape, dtype, source, target, limit)
 
 
 RELAYOUT = Collective[Array | None](relayout_text, _build_move, _check_plan)
 """A relayout from layout to layout: a function from a block to the new block, which is written into the second
-argument if given. Its subject is one `Moving`.
+argument if given. Its subject is one `RelayoutKey`.
 """
 
-BY_PLAN = Collective[Array | None](_plan_text, _build_plan_move)
+PLANNED_RELAYOUT = Collective[Array | None](_plan_text, _build_plan_move)
 """A relayout by a plan, which is its subject: a function from a block to the new block."""

@@ -9,8 +9,8 @@ from meshcomm.core._types import Array, DType, Shape
 from meshcomm.core.arrays._storage import refresh, write_back
 from meshcomm.core.arrays.compile import prepare_start
 from meshcomm.core.arrays.dtensor import DTensor, TensorLike, unwrapped
-from meshcomm.core.arrays.moving import Moving, relayout_text
-from meshcomm.core.arrays.out import wrong_out
+from meshcomm.core.arrays.moving import RelayoutKey, relayout_text
+from meshcomm.core.arrays.out import find_out_error
 from meshcomm.core.arrays.replicas import comparing_replicas
 from meshcomm.core.arrays.targets import Target, target_of
 from meshcomm.core.arrays.views import at_once
@@ -199,12 +199,12 @@ def start_relayout(
         layout = target_of(tensor, layout)
     refresh(tensor)
     source, shape, dtype, local = tensor.layout, tensor.shape, tensor.dtype, tensor._block
-    out_error = None if out is None else wrong_out(tensor, out, layout)
+    out_error = None if out is None else find_out_error(tensor, out, layout)
     writable_out = None if out_error is not None else out
     # Use the layout of this call: the kept call may have an equal layout on a closed mesh.
     target = layout.matched(source)
     operation = named_operation("start_relayout", name) if name else "start_relayout"
-    key: Moving = "start_relayout", shape, dtype, source, layout, None, None
+    key: RelayoutKey = "start_relayout", shape, dtype, source, layout, None, None
     arguments = local, writable_out, target, out_error is not None
     request = _START_RELAYOUT(operation, (source.mesh, layout.mesh), key, (key,), arguments, error=out_error)
     if request is not None:
@@ -229,7 +229,7 @@ def _checked_tensor(tensor: object) -> DTensor:
 
 
 def _build_start(
-    relayout_key: Moving, location: Location
+    relayout_key: RelayoutKey, location: Location
 ) -> Callable[[Array | None, DTensor | None, Layout, bool], RelayoutRequest]:
     operation, shape, dtype, source, layout, *_ = relayout_key
     start = prepare_start(plan_direct(shape, dtype, source, layout, location.rank_set.machine), location)
@@ -250,7 +250,7 @@ def _build_start(
     return comparing_replicas(begin, operation, shape, source, location)
 
 
-def _check_plan(relayout_key: Moving) -> None:
+def _check_plan(relayout_key: RelayoutKey) -> None:
     _, shape, dtype, source, layout, *_ = relayout_key
     plan_direct(shape, dtype, source, layout)
 

@@ -90,7 +90,7 @@ def _layout_text(layout: Layout) -> str:
 # Nothing is kept about tensors, so the result does not depend on the objects that a rank makes for itself.
 
 
-def wrong_out(tensor: DTensor, out: object, layout: Layout) -> MeshcommError | None:
+def find_out_error(tensor: DTensor, out: object, layout: Layout) -> MeshcommError | None:
     """Return the error for *out* in a relayout of *tensor*, None if it is right. Other ranks may have no error."""
     try:
         check_out(out, tensor, layout)
@@ -109,7 +109,7 @@ def wrong_out(tensor: DTensor, out: object, layout: Layout) -> MeshcommError | N
     return None
 
 
-def wrong_outs(moves: Sequence[RelayoutInto]) -> MeshcommError | None:
+def find_out_errors(moves: Sequence[RelayoutInto]) -> MeshcommError | None:
     """Return the error for the outs of several relayouts, None if all are right. Other ranks may have no error."""
     try:
         for tensor, out, layout in moves:

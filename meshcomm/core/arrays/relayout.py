@@ -11,8 +11,8 @@ from meshcomm.core._tracing import Value, is_traced, open_traced, traced, untrac
 from meshcomm.core.arrays._storage import refresh
 from meshcomm.core.arrays.dtensor import DTensor, Tensor, TensorLike, unwrapped
 from meshcomm.core.arrays.many import FindsLayouts, are_many, relayout_many
-from meshcomm.core.arrays.moving import BY_PLAN, RELAYOUT
-from meshcomm.core.arrays.out import distribute_into, wrong_out
+from meshcomm.core.arrays.moving import PLANNED_RELAYOUT, RELAYOUT
+from meshcomm.core.arrays.out import distribute_into, find_out_error
 from meshcomm.core.arrays.targets import Target, target_of
 from meshcomm.core.arrays.trees import HoldsVariables
 from meshcomm.core.arrays.views import at_once, copy_block_into, in_memory_order
@@ -181,7 +181,7 @@ def relayout(
     if tensor._storage.source is not None:
         refresh(tensor)
     local, order = (tensor._block, None) if tensor._view is None else in_memory_order(tensor)
-    out_error = None if out is None else wrong_out(tensor, out, layout)
+    out_error = None if out is None else find_out_error(tensor, out, layout)
     out_block = None if out is None or out_error is not None else at_once(out)
     operation = named_operation("relayout", name) if name else "relayout"
     key = "relayout", shape, dtype, source, layout, max_scratch_bytes, order
@@ -304,8 +304,8 @@ def _relayout_by_plan(plan: Plan, tensor: object, out: DTensor | None) -> DTenso
         )
     refresh(tensor)
     local = tensor._block
-    out_error = None if out is None else wrong_out(tensor, out, plan.target)
+    out_error = None if out is None else find_out_error(tensor, out, plan.target)
     out_block = None if out is None or out_error is not None else at_once(out)
     meshes = tensor.layout.mesh, plan.target.mesh
-    block = BY_PLAN("plan.execute", meshes, plan, (plan,), (local, out_block), error=out_error)
+    block = PLANNED_RELAYOUT("plan.execute", meshes, plan, (plan,), (local, out_block), error=out_error)
     return DTensor(block, plan.target, plan.shape, plan.dtype) if out is None else copy_block_into(out, block)

@@ -67,7 +67,7 @@ def is_alone() -> bool:
 def refuse_as_buffer(name: str, arguments: tuple[object, ...]) -> None:
     """Raise ``ValueError`` if one of *arguments*, whose memory an array would use, is a tensor."""
     if any(isinstance(x, TensorBase) for x in arguments):
-        raise ValueError(f"{name}: {libraries.NO_WINDOWS}")
+        raise ValueError(f"{name}: {libraries.NO_VIEW_TEXT}")
 
 
 def for_script(result: object, function: object = None, index: object = None) -> Value:

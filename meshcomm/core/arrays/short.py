@@ -24,7 +24,7 @@ HEADER = 8
 """Bytes of a message before its data."""
 
 
-def whole_of(name: str, spec: TensorSpec, block: Array, rank_set: RankSet) -> Array:
+def gather_short(name: str, spec: TensorSpec, block: Array, rank_set: RankSet) -> Array:
     """Return all elements of a short tensor. Collective over the *rank_set* of its mesh.
 
     Parameters
@@ -73,7 +73,7 @@ def exchange_messages(
     return messages
 
 
-def gathered_counts(rank_set: RankSet, call: str, count: int) -> list[int]:
+def gather_counts(rank_set: RankSet, call: str, count: int) -> list[int]:
     """Return the *count* of each rank of *rank_set*, in the order of its ranks. Collective.
 
     *call* is the text that the ranks compare.

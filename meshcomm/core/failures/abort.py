@@ -19,7 +19,7 @@ from types import ModuleType, TracebackType
 from typing import NoReturn, TextIO, TypeAlias
 
 from meshcomm.core._arguments import quote
-from meshcomm.core._callers import in_short
+from meshcomm.core._callers import shortened_traceback
 from meshcomm.core._tuning import BECOME_RANK_WITHIN, END_WITHIN, PAUSE_BEFORE_END, POLL_TO
 from meshcomm.core.failures import forks, host_signals
 from meshcomm.core.failures.forks import exit_code
@@ -104,7 +104,7 @@ def _ending_excepthook(previous_hook: ExceptHook) -> ExceptHook:
                 shared_error = shared_error.settled(END_WITHIN)
             if shared_error is None or shared_error.ours:
                 _show_output(shared_error)
-                with in_short(error):
+                with shortened_traceback(error):
                     traceback = error.__traceback__ or traceback
                     if prints_in_one_piece:  # as other ranks print at the same time
                         say(f"{who()} has an error:\n{''.join(format_exception(kind, error, traceback))}".rstrip())

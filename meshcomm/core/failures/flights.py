@@ -31,7 +31,7 @@ KEPT_FOR = 7 * 24 * 3600.0
 _NAME = re.compile(r"meshcomm-flights-[0-9a-f]{32}")
 
 
-class Flown(TypedDict):
+class FlightCall(TypedDict):
     """A call of the flight recorder."""
 
     operation: str
@@ -56,7 +56,7 @@ class Flight(TypedDict):
     waits: str  # operation that it waits in; "" if none
     since: float  # seconds for which it has been in this state
     at: str  # line of the program that it is at; "" if none
-    calls: list[Flown]
+    calls: list[FlightCall]
     stack: str
 
 
@@ -148,7 +148,7 @@ def _flight(reason: str) -> Flight:
     )
 
 
-def _calls(clock_start: float) -> list[Flown]:
+def _calls(clock_start: float) -> list[FlightCall]:
     """Return the calls of the flight recorder; *clock_start*: time since 1970 at which `time.monotonic` was 0."""
     recent_calls = list(watch.recent)
     numbers = {number for _, _, number, _ in recent_calls}
@@ -157,7 +157,7 @@ def _calls(clock_start: float) -> list[Flown]:
     for operation, rank_set, number, began in recent_calls:
         digests, about = ((), "") if rank_set is None else notes[rank_set].get(number, ((), ""))
         calls.append(
-            Flown(
+            FlightCall(
                 operation=operation,
                 ranks=spans(sorted(rank_set.world.ranks_in_comm_world(rank_set.ranks)))
                 if rank_set is not None

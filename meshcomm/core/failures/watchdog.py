@@ -14,7 +14,7 @@ import time
 from functools import cache
 from traceback import format_exception
 
-from meshcomm.core._callers import in_short
+from meshcomm.core._callers import shortened_traceback
 from meshcomm.core._tuning import (
     ANSWER_WITHIN,
     ASK_AFTER,
@@ -250,7 +250,7 @@ def _print_error(explanation: str = "") -> None:
     error = watch.error
     if error is not None and error not in _printed_errors:
         _printed_errors.append(error)
-        with in_short(error):  # empty if it has only lines of meshcomm
+        with shortened_traceback(error):  # empty if it has only lines of meshcomm
             details = "".join(format_exception(error)) if error.__traceback__ is not None else ""
         if not details and (program_line := stacks.of_program()):
             details = f"  This rank is at {program_line}"

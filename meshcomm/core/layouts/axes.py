@@ -82,11 +82,11 @@ class LayoutAxes:
         numbers = self._axis_numbers(axes)
         return self._recut(tuple([names if axis in numbers else () for axis, names in enumerate(self._axes)]))
 
-    def usual_cut(self, axes: int | Iterable[int]) -> Self:
+    def default_cut(self, axes: int | Iterable[int]) -> Self:
         """Return the layout in which these axes are cut by default, over the same mesh dimensions.
 
         >>> from meshcomm import Cyclic, Layout
-        >>> Layout([Cyclic("x", 2), Cyclic("y", 3)], Mesh(range(4), {"x": 2, "y": 2})).usual_cut(0).sharding_specs
+        >>> Layout([Cyclic("x", 2), Cyclic("y", 3)], Mesh(range(4), {"x": 2, "y": 2})).default_cut(0).sharding_specs
         ['x', Cyclic('y', 3)]
         """
         numbers = self._axis_numbers(axes)
@@ -126,11 +126,11 @@ class LayoutAxes:
         """
         return self._make(self._mesh, axes, None, LayoutType.STATIC)
 
-    def undealt(self, axes: Sequence[int]) -> tuple[Names, ...]:
+    def as_consecutive(self, axes: Sequence[int]) -> tuple[Names, ...]:
         """Return the `axes` of the layout, those of *axes* that are `Cyclic` with consecutive blocks instead.
 
         >>> from meshcomm import Cyclic, Layout
-        >>> Layout([Cyclic("x", 2), Cyclic("y", 3)], Mesh(range(4), {"x": 2, "y": 2})).undealt([1])
+        >>> Layout([Cyclic("x", 2), Cyclic("y", 3)], Mesh(range(4), {"x": 2, "y": 2})).as_consecutive([1])
         (Cyclic('x', 2), ('y',))
         """
         return tuple(tuple(n) if a in axes and isinstance(n, Cyclic) else n for a, n in enumerate(self._axes))

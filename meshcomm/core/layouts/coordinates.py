@@ -54,7 +54,7 @@ def coordinates_of(mesh: Mesh, device: N) -> dict[str, N]:
     return {name: device // mesh.stride(name) % size for name, size in mesh.dims}
 
 
-def numbers_at(mesh: Mesh, names: Names, coords: dict[str, int]) -> Indices | None:
+def block_numbers_at(mesh: Mesh, names: Names, coords: dict[str, int]) -> Indices | None:
     """Return the numbers of the blocks along *names* at the coordinates *coords*; None is all."""
     if not coords.keys() & set(names):
         return None

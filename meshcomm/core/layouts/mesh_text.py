@@ -35,7 +35,7 @@ MESH_MESSAGE = wire.MessageType(
 )
 
 
-class Written(NamedTuple):
+class MeshFields(NamedTuple):
     """The content of a text or a MeshProto of a mesh with dimensions."""
 
     name: str
@@ -47,7 +47,7 @@ class Written(NamedTuple):
     use_xla_spmd: bool = False
 
 
-def to_text(mesh: Written) -> str:
+def to_text(mesh: MeshFields) -> str:
     """Return a mesh as one line of text."""
     fields = [
         mesh.name,
@@ -63,7 +63,7 @@ def to_text(mesh: Written) -> str:
     return "|".join(fields)
 
 
-def from_text(text: str) -> Written:
+def from_text(text: str) -> MeshFields:
     """Return the content of a mesh's *text*, which has several fields; ``MeshError`` if it is malformed."""
     fields = text.split("|")
     if len(fields) not in (3, 5, 6, 7):
@@ -71,16 +71,16 @@ def from_text(text: str) -> Written:
     name, dims = fields[0], canonical_dims(map(_parse_dim, fields[1].split(",")))
     if len(fields) == 3:
         devices = _generated_devices(fields[2], dims)
-        return Written(name, dims, range(len(devices)), range(len(devices)), devices, ())
+        return MeshFields(name, dims, range(len(devices)), range(len(devices)), devices, ())
     use_xla_spmd = fields[-1] == _XLA_SPMD and len(fields) > 5
     if len(fields) == 7 and not use_xla_spmd:
         raise MeshError(f"part 7 of the mesh is {quote(fields[6])}; the only text it may be is {_XLA_SPMD!r}")
     global_devices = fields[5] if len(fields) - use_xla_spmd == 6 else ""
     ids, local_ids = _parse_ids(fields[2], "global"), _parse_ids(fields[3], "local")
-    return Written(name, dims, ids, local_ids, _split(fields[4]), _split(global_devices), use_xla_spmd)
+    return MeshFields(name, dims, ids, local_ids, _split(fields[4]), _split(global_devices), use_xla_spmd)
 
 
-def to_wire(mesh: Written) -> wire.Values:
+def to_wire(mesh: MeshFields) -> wire.Values:
     """Return the plain values of the MeshProto of a mesh."""
     return {
         "mesh_dimensions": [dim._asdict() for dim in mesh.dims],
@@ -93,16 +93,16 @@ def to_wire(mesh: Written) -> wire.Values:
     }
 
 
-def from_wire(values: wire.Values) -> Written:
+def from_wire(values: wire.Values) -> MeshFields:
     """Return the content of the plain values of a MeshProto; ``MeshError`` if the dimensions are wrong."""
     dims = canonical_dims((dim["name"], dim["size"]) for dim in read(list, values, "mesh_dimensions"))
     list_names = ("global_device_ids", "local_device_ids", "local_devices", "global_devices")
     ids, local_ids, local_devices, global_devices = (tuple(read(list, values, name)) for name in list_names)
     name, use_xla_spmd = read(str, values, "name"), read(bool, values, "use_xla_spmd")
-    return Written(name, dims, ids, local_ids, local_devices, global_devices, use_xla_spmd)
+    return MeshFields(name, dims, ids, local_ids, local_devices, global_devices, use_xla_spmd)
 
 
-def check(mesh: Written) -> None:
+def check(mesh: MeshFields) -> None:
     """Raise ``MeshError`` unless the lists of a written mesh fit each other."""
     if isinstance(mesh.local_devices, GeneratedDevices):  # with the ids that fit them
         return
@@ -110,7 +110,7 @@ def check(mesh: Written) -> None:
     _check_listed_devices(len(mesh.ids), len(mesh.local_ids), tuple(mesh.local_devices), tuple(mesh.global_devices))
 
 
-def devices_in_order(mesh: Written) -> Sequence[str]:
+def devices_in_order(mesh: MeshFields) -> Sequence[str]:
     """Return the devices in the order of the mesh if the text lists all of them, else nothing."""
     if mesh.global_devices:
         return mesh.global_devices

@@ -129,7 +129,7 @@ def holders(cut: AnyCut, numbers: Indices, other: AnyCut) -> Indices:
     if isinstance(cut, Consecutive) and isinstance(other, Consecutive):
         starts, stops = cut.ends(numbers)
         first, last = other.first_and_last(starts, stops)
-        return np.where(stops > starts, other.filled_before(last + 1) - other.filled_before(first), 0)
+        return np.where(stops > starts, other.nonempty_before(last + 1) - other.nonempty_before(first), 0)
     distinct_numbers, inverse = np.unique(numbers, return_inverse=True)
     counts = [len(shared_with(cut, number, other)[0]) for number in distinct_numbers.tolist()]
     return np.array(counts, dtype=np.intp)[inverse.reshape(-1)]

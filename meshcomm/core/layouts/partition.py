@@ -151,7 +151,7 @@ class Consecutive(AxisCut):
         """
         return ChosenCut(tuple(start * times for start in self.all_starts()))
 
-    def filled_before(self, numbers: Indices) -> Indices:
+    def nonempty_before(self, numbers: Indices) -> Indices:
         """Return, for each of *numbers*, the count of nonempty blocks with a smaller number."""
         raise NotImplementedError
 
@@ -201,7 +201,7 @@ class Consecutive(AxisCut):
     @property
     def runs(self) -> int:
         """The number of runs of the axis: intervals of one block each. Empty blocks have none."""
-        return int(self.filled_before(np.array([self.blocks], dtype=np.intp))[0])
+        return int(self.nonempty_before(np.array([self.blocks], dtype=np.intp))[0])
 
     def run(self, number: int) -> tuple[int, int, int]:
         """Return ``(start, stop, block)`` of run *number*.
@@ -218,7 +218,7 @@ class Consecutive(AxisCut):
         (range(1, 3), range(0, 2))
         """
         ends = np.array([self.block_of(start), self.block_of(stop - 1)], dtype=np.intp)
-        first, last = self.filled_before(ends).tolist()
+        first, last = self.nonempty_before(ends).tolist()
         return range(first, last + 1)
 
     def overlapping(self, interval: Interval) -> range:
@@ -304,7 +304,7 @@ class Cut(_LengthAndBlocks, Consecutive):
         split = remainder * longest  # the first index in a shorter block
         return np.where(indices < split, indices // max(1, longest), remainder + (indices - split) // max(1, length))
 
-    def filled_before(self, numbers: Indices) -> Indices:
+    def nonempty_before(self, numbers: Indices) -> Indices:
         return numbers if self.shortest else self.starts(numbers)  # blocks of one element, or of none
 
     @property
@@ -372,7 +372,7 @@ class ChosenCut(_Boundaries, Consecutive):
         numbers = np.searchsorted(_boundary_arrays(self.boundaries)[0], indices, side="right").astype(np.intp) - 1
         return np.minimum(numbers, self.blocks - 1)
 
-    def filled_before(self, numbers: Indices) -> Indices:
+    def nonempty_before(self, numbers: Indices) -> Indices:
         return _boundary_arrays(self.boundaries)[1][numbers]
 
     def run(self, number: int) -> tuple[int, int, int]:
@@ -460,12 +460,12 @@ def local_indices(span: Span, indices: Indices) -> Indices:
     return periods * span.block + offsets
 
 
-def held_within(span: Span, begin: int, end: int) -> tuple[Indices | slice, slice]:
+def indices_within(span: Span, begin: int, end: int) -> tuple[Indices | slice, slice]:
     """Return the elements from global index *begin* to *end* that a block with this *span* holds.
 
     They are indices counted from *begin*, and indices in the block. *end* is at most the length of the axis.
 
-    >>> held_within((3, 5), 4, 8), held_within(Runs(1, 4, 2, 3), 4, 6)
+    >>> indices_within((3, 5), 4, 8), indices_within(Runs(1, 4, 2, 3), 4, 6)
     ((slice(0, 1, None), slice(1, 2, None)), (array([0, 1]), slice(2, 4, None)))
     """
     if not isinstance(span, Runs):
@@ -519,12 +519,12 @@ def round_starts(elements: Indices, rounds: int, number: int) -> Indices:
     return length * number + np.minimum(remainder, number)
 
 
-def most_in_a_round(elements: Indices, boxes: int, rounds: int) -> Indices:
+def max_round_elements(elements: Indices, boxes: int, rounds: int) -> Indices:
     """Return an upper bound on the elements in one of *rounds* rounds, of *boxes* boxes with *elements* in total.
 
     In a box, a round has at most one element more than an equal fraction of the elements after the first one.
 
-    >>> most_in_a_round(np.array([10]), 2, 3).tolist()
+    >>> max_round_elements(np.array([10]), 2, 3).tolist()
     [4]
     """
     return np.maximum(elements - boxes, 0) // rounds + boxes

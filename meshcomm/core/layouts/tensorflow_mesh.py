@@ -235,9 +235,9 @@ class TensorFlowMesh:
             raise MeshError("the text 'empty_mesh' describes no mesh; a mesh has at least one device")
         return cls._from_written(mesh_text.from_text(text)) if "|" in text else cls.from_device(text)
 
-    def _text_fields(self) -> mesh_text.Written:
+    def _text_fields(self) -> mesh_text.MeshFields:
         first = self.min_global_device_id()
-        return mesh_text.Written(
+        return mesh_text.MeshFields(
             self._name,
             self._dims,
             range(first, first + self.size),
@@ -248,7 +248,7 @@ class TensorFlowMesh:
         )
 
     @classmethod
-    def _from_written(cls, mesh: mesh_text.Written) -> Self:
+    def _from_written(cls, mesh: mesh_text.MeshFields) -> Self:
         """Return the mesh of the content of a text or proto, after checking its lists of devices."""
         mesh_text.check(mesh)
         name, dims, ids, local_ids, local_devices, global_devices, use_xla_spmd = mesh

@@ -41,7 +41,7 @@ def _round_count(step: Step, free_bytes: int) -> int | None:
     bounds = step.box_bounds
     if (bounds.sent_elements + bounds.received_elements) * step.itemsize <= free_bytes:
         return 1
-    # The inverse of `partition.most_in_a_round`: a round takes one element of each box, and a fraction of the others.
+    # The inverse of `max_round_elements`: a round takes one element of each box, and a fraction of the others.
     round_elements = free_bytes // step.itemsize - bounds.sent - bounds.received
     other_elements = bounds.sent_elements - bounds.sent, bounds.received_elements - bounds.received
     if round_elements <= 0:

@@ -213,7 +213,7 @@ class AllToAllBetween(AllToAll):
         if target is not None and not are_contiguous(target, receives.subset(np.flatnonzero(is_other))):
             unpacked_bytes = int(sizes[is_other].sum())
         block_bytes = [box_size(box) * self.itemsize if box is not None else 0 for box in (source, target)]
-        scratch = self._in_rounds(single_index(packed_bytes), single_index(unpacked_bytes))[0]
+        scratch = self._scratch_bound(single_index(packed_bytes), single_index(unpacked_bytes))[0]
         return int(sizes[is_other].sum()), len(np.unique(receives.peers[is_other])), int(scratch), *block_bytes
 
     def received(self, devices: Indices) -> tuple[Indices, Indices]:

@@ -27,7 +27,7 @@ from meshcomm.core.layouts.refinement import on_one_mesh, same_grid
 from meshcomm.core.plans.costs import costed_devices, relay_pays, step_load
 from meshcomm.core.plans.cross_mesh import AllToAllBetween
 from meshcomm.core.plans.relabel import best_order, kept_elements
-from meshcomm.core.plans.search import Candidate, cheapest_steps, composed_path, priced_ways, steps_along
+from meshcomm.core.plans.search import Candidate, all_candidates, cheapest_steps, composed_path, steps_along
 from meshcomm.core.plans.step import Slice, Step, Steps
 from meshcomm.errors import LayoutError, MeshError
 
@@ -153,7 +153,7 @@ class Plan(FieldsOnly):
         [('composed', 2), ('direct', 1)]
         """
         limit, machine = self.max_scratch_bytes, self.machine
-        return priced_ways(self.shape, self.dtype.itemsize, self.source, self.target, limit=limit, machine=machine)
+        return all_candidates(self.shape, self.dtype.itemsize, self.source, self.target, limit=limit, machine=machine)
 
     @property
     def seconds(self) -> float:

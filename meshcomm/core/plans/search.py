@@ -118,7 +118,7 @@ def forget_plans() -> None:
     cheapest_steps.cache_clear()
 
 
-def priced_ways(
+def all_candidates(
     shape: Shape, itemsize: int, source: Layout, target: Layout, *, limit: int | None, machine: Machine
 ) -> tuple[Candidate, ...]:
     """Return all ways that `cheapest_steps` chooses from, with their costs, in a fixed order."""

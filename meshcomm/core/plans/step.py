@@ -16,10 +16,10 @@ from meshcomm.core._tuning import GATHERED_AT_ONCE, MAX_COUNT
 from meshcomm.core._types import FieldsOnly, Indices, Names, Ranks
 from meshcomm.core.layouts.boxes import Box, Boxes, boxes_of_overlaps
 from meshcomm.core.layouts.coordinates import (
+    block_numbers_at,
     coarser,
     coordinates_of,
     effective,
-    numbers_at,
     numbers_of,
     unravel,
     used_dims,
@@ -28,7 +28,7 @@ from meshcomm.core.layouts.cyclic import CyclicCut
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.layouts.overlaps import axis_overlaps, holders, max_overlaps, shared
-from meshcomm.core.layouts.partition import most_in_a_round
+from meshcomm.core.layouts.partition import max_round_elements
 from meshcomm.core.layouts.specs import CutSpec
 
 
@@ -204,7 +204,7 @@ class Step(FieldsOnly):
         """
         numbers, overlaps = layout.block_numbers(device), []
         for axis, n in enumerate(self.shape):
-            allowed = numbers_at(self.mesh, other.axes[axis], fixed_coordinates)
+            allowed = block_numbers_at(self.mesh, other.axes[axis], fixed_coordinates)
             overlaps.append(axis_overlaps(layout.cut(axis, n), numbers[axis], other.cut(axis, n), allowed))
         rows, boxes = boxes_of_overlaps(overlaps)
         peers = np.zeros(len(rows), dtype=np.intp)
@@ -232,7 +232,7 @@ class Step(FieldsOnly):
         unpacked_bytes = (new_sizes if self.at_once else received_bytes) if self.unpacks else np.zeros_like(devices)
         messages = np.where(received_bytes > 0, messages - (overlap > 0), 0)
         return StepTraffic(
-            received_bytes, messages, self._in_rounds(packed_bytes, unpacked_bytes), old_sizes, new_sizes
+            received_bytes, messages, self._scratch_bound(packed_bytes, unpacked_bytes), old_sizes, new_sizes
         )
 
     def elements(self, in_source: Indices, in_target: Indices) -> tuple[Indices, Indices, Indices]:
@@ -259,13 +259,13 @@ class Step(FieldsOnly):
         received_counts, block_sizes = self.received(np.arange(len(self.ranks), dtype=np.intp))
         return int(np.lexsort((block_sizes, received_counts))[-1])
 
-    def _in_rounds(self, packed_bytes: Indices, unpacked_bytes: Indices) -> Indices:
+    def _scratch_bound(self, packed_bytes: Indices, unpacked_bytes: Indices) -> Indices:
         """Return an upper bound on the scratch, in bytes, to pack and unpack these byte counts in rounds."""
         if self.rounds == 1:
             return packed_bytes + unpacked_bytes
         bounds, scratch = self.box_bounds, np.zeros_like(packed_bytes)
         for byte_counts, boxes in ((packed_bytes, bounds.sent), (unpacked_bytes, bounds.received)):
-            round_elements = most_in_a_round(byte_counts // self.itemsize, boxes, self.rounds)
+            round_elements = max_round_elements(byte_counts // self.itemsize, boxes, self.rounds)
             scratch += np.minimum(round_elements * self.itemsize, byte_counts)
         return scratch
 

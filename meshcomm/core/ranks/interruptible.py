@@ -95,7 +95,7 @@ class Gates:
     def __init__(self, send: Callable[..., object], poll: Callable[[], object]) -> None:
         MPI = mpi()
         self.channel = SideChannel(MPI, MPI.COMM_WORLD.Dup())
-        self.why_alone = ""
+        self.isolation_reason = ""
         """Why this rank can make no call with others; "" if it can."""
         self._send, self._poll, self._world_group = send, poll, MPI.COMM_WORLD.Get_group()
         self._epoch, self._messages = 0, defaultdict[tuple[int, int], deque[list[str]]](deque)
@@ -137,9 +137,9 @@ class Gates:
     @contextmanager
     def without_others(self, reason: str) -> Iterator[None]:
         """Return a context in which calls that need other ranks raise ``MeshError`` with this *reason*."""
-        reason_before, self.why_alone = self.why_alone, reason
+        reason_before, self.isolation_reason = self.isolation_reason, reason
         with ExitStack() as stack:
-            stack.callback(setattr, self, "why_alone", reason_before)
+            stack.callback(setattr, self, "isolation_reason", reason_before)
             for _, rank_set in _rank_sets():
                 stack.enter_context(rank_set.unnoted())
                 stack.callback(setattr, rank_set, "call_lock", rank_set.call_lock)
@@ -171,8 +171,8 @@ class Gates:
         if len(ranks) == 1:
             yield
             return
-        if self.why_alone:
-            raise MeshError(f"{name} needs ranks {spans(sorted(ranks))}: {self.why_alone}")
+        if self.isolation_reason:
+            raise MeshError(f"{name} needs ranks {spans(sorted(ranks))}: {self.isolation_reason}")
         with self.uninterrupted(), self._waiting_for(ranks):
             self._pass(ranks, name)
             yield

@@ -114,7 +114,7 @@ def _rounds(group: Group, tensors: Sequence[BoxExchange], spec: ExchangeSpec) ->
         return spec.rounds
     if not group.rank_set.machine.one_node:
         return max(spec.rounds, _rounds_by_length(group, spec))
-    return spec.rounds if group.rank_set.oversubscribed else max(spec.rounds, spec.most_bytes // ROUND_BYTES)
+    return spec.rounds if group.rank_set.oversubscribed else max(spec.rounds, spec.max_block_bytes // ROUND_BYTES)
 
 
 def _rounds_by_length(group: Group, spec: ExchangeSpec) -> int:
@@ -125,7 +125,7 @@ def _rounds_by_length(group: Group, spec: ExchangeSpec) -> int:
     hosts = len(np.unique(rank_set.machine.node_of(np.array(rank_set.ranks, dtype=np.intp))))
     # Ranks of a host share its link.
     is_slow = rank_set.machine.beta_between * hosts > SLOW_NETWORK * len(rank_set.ranks)
-    return max(1, spec.most_bytes // len(group.members) // (SLOW_MESSAGE_BYTES if is_slow else MESSAGE_BYTES))
+    return max(1, spec.max_block_bytes // len(group.members) // (SLOW_MESSAGE_BYTES if is_slow else MESSAGE_BYTES))
 
 
 _abandoned: list["RepeatedExchange"] = []

@@ -61,8 +61,8 @@ def comparing(
     *overlaps* says that other exchanges of the group may begin before this one is complete.
     """
     several_tensors = len(tensors) > 1
-    is_small = spec.most_bytes <= MAX_HEADER_BLOCK_BYTES
-    scratch_bytes = 2 * (spec.most_bytes + _NUMBER_BYTES * len(group.members))
+    is_small = spec.max_block_bytes <= MAX_HEADER_BLOCK_BYTES
+    scratch_bytes = 2 * (spec.max_block_bytes + _NUMBER_BYTES * len(group.members))
     # Simulated ranks count bytes, and compare separately at no cost.
     if not group.rank_set.world.takes_turns:
         if several_tensors or (is_small and scratch_bytes <= spec.scratch_limit):

@@ -132,7 +132,7 @@ class ExchangeSpec:
     Parameters
     ----------
     fingerprint: hash of the exchange, the same on all ranks, and different for other exchanges
-    most_bytes: upper bound on the bytes that a rank sends or receives, the same on all ranks
+    max_block_bytes: upper bound on the bytes that a rank sends or receives, the same on all ranks
     rounds: smallest number of rounds that keeps to the scratch limit
     scratch_limit: bytes that a rank may use beyond its blocks
     permutes: whether each rank sends to one rank at most, and receives from one at most
@@ -146,7 +146,7 @@ class ExchangeSpec:
     """
 
     fingerprint: int
-    most_bytes: int
+    max_block_bytes: int
     rounds: int = 1
     scratch_limit: int = DEFAULT_SCRATCH
     permutes: bool = False

@@ -189,7 +189,7 @@ class Packed:
     ) -> None:
         self.rounds = rounds
         self._group = group
-        self._in_messages = between_pairs or (spec.most_bytes > MAX_COUNT and not group.rank_set.large_counts)
+        self._in_messages = between_pairs or (spec.max_block_bytes > MAX_COUNT and not group.rank_set.large_counts)
         self._is_alltoallv = type(self) is Packed and not self._in_messages
         self._advances = rounds > 1 and not group.rank_set.machine.one_node and not group.rank_set.world.takes_turns
         ranks = len(group.members)

@@ -38,7 +38,7 @@ from meshcomm.core.layouts.specs import CutSpec, is_interval
 from meshcomm.core.plans.bounds import minimum_scratch
 from meshcomm.core.plans.plan import Plan, plan_relayout
 from meshcomm.errors import ShapeError
-from meshcomm.numpy.indexing.slicing import KeptSlice, kept_slice
+from meshcomm.numpy.indexing.slicing import LocalSlice, local_slice_of
 
 FLOP = 2.5e-11
 """Seconds. The time of a multiplication, or of an addition, of two matrices by the BLAS of NumPy on a core. Measured
@@ -162,9 +162,9 @@ class Contraction(FieldsOnly):
         """Return the index that takes the slice of *factor* for a panel."""
         return tuple(panel.slices.get(i) or AxisSlice(0, n) for i, n in zip(factor.indices, factor.shape, strict=True))
 
-    def slice_of(self, factor: Factor, panel: ContractionPanel, device: int | None) -> KeptSlice:
+    def slice_of(self, factor: Factor, panel: ContractionPanel, device: int | None) -> LocalSlice:
         """Return the slice of *factor* for a panel: its layout keeps all elements on their devices."""
-        slice_ = kept_slice(factor.layout, factor.shape, self.items(factor, panel), device)
+        slice_ = local_slice_of(factor.layout, factor.shape, self.items(factor, panel), device)
         assert slice_ is not None  # panels begin where cyclic blocks do: see `meshcomm.numpy.contractions.grids`
         return slice_
 
@@ -205,7 +205,7 @@ class Contraction(FieldsOnly):
         sum_plan = self._plan((share_count, *shape), dtype, source, Layout(((), *layout.axes), self.mesh))
         return (sum_plan,) if layout == target.layout else (sum_plan, self._plan(shape, dtype, layout, target.layout))
 
-    def _summing_layout(self, target: KeptSlice) -> Layout:
+    def _summing_layout(self, target: LocalSlice) -> Layout:
         """Return the layout in which partial sums are added up: the layout of *target*, if it has no replicas."""
         free_names = tuple(
             name for name in self.summed if name not in used_dims(target.layout) and self.mesh.dim_size(name) > 1

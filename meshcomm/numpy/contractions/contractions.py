@@ -38,7 +38,7 @@ from meshcomm.numpy.contractions.shared_products import Order, SharedProduct, ca
 from meshcomm.numpy.contractions.short_products import product_of_one_device, short_product
 from meshcomm.numpy.elementwise.signatures import operation
 from meshcomm.numpy.indexing.diagonals import diagonal
-from meshcomm.numpy.reductions.reductions import inner_of_alike
+from meshcomm.numpy.reductions.reductions import inner_of_same_layout
 
 KEPT_PANELS = 64
 """Panels. A contraction of up to this many keeps its exchanges for the next call; one of more makes them each time."""
@@ -524,7 +524,7 @@ def matmul(a: DTensor | ArrayLike, b: DTensor | ArrayLike) -> Call | DTensor:
     call = product_of_one_device(a, b)
     if call is not None:
         return call
-    result = inner_of_alike(a, b)
+    result = inner_of_same_layout(a, b)
     if result is None:
         result = short_product(a, b)
     return contracting("numpy.matmul", product_subscripts, (a, b)) if result is None else result

@@ -26,7 +26,7 @@ from meshcomm.core.layouts.specs import free_names
 from meshcomm.errors import LayoutError, MeshError, ShapeError
 from meshcomm.numpy.contractions.contraction import Contraction, Factor, index_lengths, spread_over
 from meshcomm.numpy.contractions.grids import Problem, ScratchTooSmallError, cheapest_contraction
-from meshcomm.numpy.indexing.diagonals import kept_diagonal
+from meshcomm.numpy.indexing.diagonals import local_diagonal
 
 Path: TypeAlias = tuple[tuple[int, ...], ...]
 """For each contraction, the positions of its operands in the list of operands; the result becomes the last one."""
@@ -259,10 +259,10 @@ def _without_repeats(factor: Factor) -> Factor:
         if axes is None:
             return factor
         indices, shape, layout = factor.indices, factor.shape, factor.layout
-        diagonal = kept_diagonal(layout, shape, axes, 0, None)
+        diagonal = local_diagonal(layout, shape, axes, 0, None)
         if diagonal is None:
-            layout = Layout(layout.undealt(axes), layout.mesh)
-            diagonal = kept_diagonal(layout, shape, axes, 0, None)
+            layout = Layout(layout.as_consecutive(axes), layout.mesh)
+            diagonal = local_diagonal(layout, shape, axes, 0, None)
             assert diagonal is not None
         other_axes = [axis for axis in range(len(shape)) if axis not in axes]
         factor = Factor(

@@ -282,10 +282,14 @@ class IndexGrid:
     def _widest_panels(self, widths: dict[str, int], index: str, limit: float) -> int | None:
         """Return the width of panels along *index*: as few panels as fit, of about equal widths."""
         n = self.problem.lengths[index]
-        least_bytes, most_bytes = (self._panel_bytes({**widths, index: width}) for width in (1, n))
+        least_bytes, max_block_bytes = (self._panel_bytes({**widths, index: width}) for width in (1, n))
         if least_bytes > limit:
             return None
-        width = n if most_bytes <= limit else 1 + int((limit - least_bytes) * (n - 1) / (most_bytes - least_bytes))
+        width = (
+            n
+            if max_block_bytes <= limit
+            else 1 + int((limit - least_bytes) * (n - 1) / (max_block_bytes - least_bytes))
+        )
         while self._panel_bytes({**widths, index: width}) > limit:  # bytes grow almost evenly with the width
             width = max(1, width * 15 // 16)
         return self._aligned_width(index, -(-n // -(-n // width)))

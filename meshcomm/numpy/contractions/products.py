@@ -31,7 +31,7 @@ from meshcomm.numpy.contractions.einsum import parse_subscripts, repeated_axes
 from meshcomm.numpy.contractions.short_products import short_product
 from meshcomm.numpy.elementwise.signatures import decision, implements, operation
 from meshcomm.numpy.indexing.diagonals import main_diagonal
-from meshcomm.numpy.reductions.reductions import inner_of_alike
+from meshcomm.numpy.reductions.reductions import inner_of_same_layout
 from meshcomm.numpy.shapes.shaping import normalised_axis
 
 Factor: TypeAlias = DTensor | ArrayLike
@@ -191,7 +191,7 @@ def dot(a: Factor, b: Factor, out: object = None) -> Call | DTensor:
     As numpy.dot: the product, if an operand is a number; for vectors and matrices the same as ``a @ b``.
     """
     left, right = _as_factors("dot", a, b)
-    result = None if out is not None else inner_of_alike(left, right)
+    result = None if out is not None else inner_of_same_layout(left, right)
     if result is None and out is None:
         result = short_product(left, right)
     if result is not None:
@@ -219,7 +219,7 @@ def vdot(a: Factor, b: Factor) -> Call | DTensor:
         )
     if left.shape != right.shape:
         left, right = np.reshape(left, -1), np.reshape(right, -1)
-    result = inner_of_alike(left, right) if left.dtype.kind == "f" else None
+    result = inner_of_same_layout(left, right) if left.dtype.kind == "f" else None
     if result is not None:
         return result
     all_axes = range(left.ndim)

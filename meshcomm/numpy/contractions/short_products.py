@@ -9,7 +9,7 @@ import numpy as np
 
 from meshcomm.blocks.align import cut_by, relaid
 from meshcomm.blocks.make import make, mapped, mapping, on_blocks
-from meshcomm.blocks.small import is_passing, is_short, to_all
+from meshcomm.blocks.small import is_short, is_short_view, to_all
 from meshcomm.core._callers import unstopped
 from meshcomm.core._tuning import MAX_UNPLANNED_BYTES, SMALL_MESHES
 from meshcomm.core._types import Array, Names
@@ -50,7 +50,7 @@ def short_product(a: object, b: object) -> DTensor | None:
     if (
         devices_along(mesh, summed_cut) == 1
         and {*vector_cut} <= {*free_cut}
-        and (is_passing(vector) or not any(vector_cut))
+        and (is_short_view(vector) or not any(vector_cut))
     ):
         whole_vector = relaid(vector, ((),), "numpy.matmul")
         operands = (whole_vector, b) if vector is a else (a, whole_vector)

@@ -47,7 +47,7 @@ class Diagonal(NamedTuple):
     columns: slice
 
 
-def kept_diagonal(
+def local_diagonal(
     layout: Layout, shape: Shape, axes: tuple[int, int], offset: int, device: int | None
 ) -> Diagonal | None:
     """Return the diagonal of an array of *shape* in *layout* on *device*; None if elements must move.
@@ -63,7 +63,7 @@ def kept_diagonal(
 
     >>> from meshcomm import Mesh
     >>> layout = Layout(["x", "y"], Mesh(range(4), {"x": 2, "y": 2}))
-    >>> diagonal = kept_diagonal(layout, (6, 6), (0, 1), 0, 3)
+    >>> diagonal = local_diagonal(layout, (6, 6), (0, 1), 0, 3)
     >>> diagonal.spec, diagonal.rows, diagonal.columns
     (Cuts(('x', 'y'), (0, 3, 3, 3, 6)), slice(0, 3, None), slice(0, 3, None))
     """
@@ -136,7 +136,7 @@ def _diagonal_view(tensor: DTensor, rows: int, columns: int, offset: int, abstra
     if local_view is not None:
         return viewed(lambda _: local_view._block, tensor, local_view.layout, abstract_view)
     relaid_view = _local_diagonal(
-        relaid(tensor, tensor.layout.undealt((rows, columns)), "diagonal"), rows, columns, offset
+        relaid(tensor, tensor.layout.as_consecutive((rows, columns)), "diagonal"), rows, columns, offset
     )
     assert relaid_view is not None
     return moved_from(tensor, relaid_view, abstract_view)
@@ -150,7 +150,7 @@ def _writeable_diagonal(array: Array, rows: int, columns: int) -> Array:
 
 def _local_diagonal(tensor: DTensor, rows: int, columns: int, offset: int) -> DTensor | None:
     """Return a diagonal whose elements stay on their devices; None if they must move."""
-    block_diagonal = kept_diagonal(tensor.layout, tensor.shape, (rows, columns), offset, tensor.mesh.rank)
+    block_diagonal = local_diagonal(tensor.layout, tensor.shape, (rows, columns), offset, tensor.mesh.rank)
     if block_diagonal is None:
         return None
     other_axes = [axis for axis in range(tensor.ndim) if axis not in (rows, columns)]

@@ -10,7 +10,7 @@ from typing import TypeGuard
 import numpy as np
 
 from meshcomm.blocks.make import make
-from meshcomm.blocks.small import one_of_all
+from meshcomm.blocks.small import broadcast_bytes
 from meshcomm.core._tuning import SMALL_MESHES
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.scripted import is_scripted
@@ -40,7 +40,7 @@ def _fetched_element(tensor: DTensor, index: tuple[int, ...]) -> DTensor | None:
         if page_element is not None:
             return _as_tensor(page_element, spec)
     own_bytes = block[block_index].tobytes() if owners.is_here(device) else b""
-    data = one_of_all(f"t{list(index)}", spec, hash((device, *block_index)), own_bytes, device)
+    data = broadcast_bytes(f"t{list(index)}", spec, hash((device, *block_index)), own_bytes, device)
     return _as_tensor(np.ndarray((), spec.dtype, data), spec)
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from meshcomm._kernels import find_rows
 from meshcomm.blocks.align import agree_on_plain, relaid
 from meshcomm.blocks.make import mapped, on_blocks
-from meshcomm.blocks.rows import Owned, RowRanks, Write, deliver, fetch, ranks_along
+from meshcomm.blocks.rows import RowOwners, RowRanks, Write, deliver, fetch, ranks_along
 from meshcomm.blocks.rules import Operand, aligned_axes, common_layout, mesh_of, shape_of
 from meshcomm.blocks.tensor_numpy import TensorOrArray, tensor_np
 from meshcomm.core._arguments import as_array, counted, quote
@@ -262,7 +262,7 @@ def _indexed_axis(base: DTensor, axis: int, names: Names) -> _IndexedAxis:
 
 def _row_owners(
     axes: Sequence[_IndexedAxis], indices: Sequence[LocalIndex], shape: Shape, base_axes: Sequence[int]
-) -> Owned:
+) -> RowOwners:
     """Return the owner of each row and its index there, in C order, for *indices* that broadcast to *shape*.
 
     ``IndexError`` for an index out of bounds.
@@ -277,14 +277,14 @@ def _row_owners(
     if len(axes) == 1 and cut.blocks == 1:
         checked_indices = in_bounds(indices[0], base_axes[0], cut.length)
         flat_indices = np.ascontiguousarray(np.broadcast_to(checked_indices, shape), dtype=np.intp).reshape(-1)
-        return Owned(np.zeros(len(flat_indices), np.int32), flat_indices)
+        return RowOwners(np.zeros(len(flat_indices), np.int32), flat_indices)
     if len(axes) == 1 and cut.is_consecutive:
         flat_indices = np.ascontiguousarray(np.broadcast_to(indices[0].array, shape), dtype=np.int64).reshape(-1)
         owners, row_numbers = np.empty(len(flat_indices), np.int32), np.empty(len(flat_indices), np.intp)
         boundaries = np.array(cut.all_starts(), dtype=np.int64)
         wrong_position = find_rows(flat_indices, boundaries, axis.positions.astype(np.int32), owners, row_numbers)
         if wrong_position < 0:
-            return Owned(owners, row_numbers)
+            return RowOwners(owners, row_numbers)
     checked_arrays = [
         in_bounds(index, base_axis, axis.cut.length)
         for axis, index, base_axis in zip(axes, indices, base_axes, strict=True)
@@ -294,10 +294,12 @@ def _row_owners(
         block_numbers, offsets = axis.find(axis_indices)
         owners = owners + axis.positions[block_numbers]
         row_numbers = row_numbers * axis.lengths[block_numbers] + offsets
-    return Owned(*[np.ascontiguousarray(np.broadcast_to(array, shape)).reshape(-1) for array in (owners, row_numbers)])
+    return RowOwners(
+        *[np.ascontiguousarray(np.broadcast_to(array, shape)).reshape(-1) for array in (owners, row_numbers)]
+    )
 
 
-def owned_elements(tensor: DTensor, indices: Indices) -> Owned:
+def owned_elements(tensor: DTensor, indices: Indices) -> RowOwners:
     """Return the owners of elements of *tensor*, and their indices there, from flat *indices* that are in bounds.
 
     The owners are positions in the group along the mesh dimensions that shard the tensor.
@@ -340,12 +342,12 @@ def index_call_text(name: str, base: DTensor, query: IndexRequest) -> str:
 
 def _agreed_row_owners(
     ranks: RowRanks, base: DTensor, query: IndexRequest, shape_and_index: tuple[Shape, list[LocalIndex]]
-) -> Owned:
+) -> RowOwners:
     """Return the owners of the rows that this rank needs; ``IndexError`` on all ranks. Collective over the mesh."""
 
-    def find_owners() -> Owned:
+    def find_owners() -> RowOwners:
         if 0 in query.shape:  # as in NumPy, no index is out of bounds then
-            return Owned(np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.intp))
+            return RowOwners(np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.intp))
         names = _sharding_dims(base, query.axes)
         return _row_owners(
             [_indexed_axis(base, axis, names) for axis in query.axes],
@@ -445,7 +447,7 @@ def put(name: str, base: DTensor, query: IndexRequest, value: Operand | None, uf
     """
     row_axes = [axis for axis in range(base.ndim) if axis not in query.axes]
     names, n_axes = _sharding_dims(base, query.axes), len(query.axes)
-    aligned_value = None if value is None else in_front(name, base, query, row_axes, value)
+    aligned_value = None if value is None else with_index_axes_first(name, base, query, row_axes, value)
     is_constant = aligned_value is None or all(n == 1 for n in shape_of(aligned_value)[: len(query.shape)])
     is_plain_index = not any(isinstance(array, DTensor) for array in query.indices)
     # If each rank knows all indices and rows, it writes the rows that it owns, and nothing moves.
@@ -473,7 +475,7 @@ def put(name: str, base: DTensor, query: IndexRequest, value: Operand | None, uf
                 rows = None
             if names and is_known_to_all:
                 own_positions = np.flatnonzero(owned.owners == ranks.position)
-                owned = Owned(owned.owners[own_positions], owned.row_numbers[own_positions])
+                owned = RowOwners(owned.owners[own_positions], owned.row_numbers[own_positions])
                 rows = None if rows is None else rows[own_positions]
             deliver(
                 None if is_known_to_all else ranks, block.shape[:n_axes], owned, rows, write, sums=ufunc is not None
@@ -530,7 +532,9 @@ def _flat_layout(base: DTensor, query: IndexRequest, names: Names) -> Layout:
     return Layout([names if axis == long_axis else () for axis in range(len(query.shape))], base.mesh)
 
 
-def in_front(name: str, base: DTensor, query: IndexRequest, row_axes: list[int], value: Operand) -> Operand:
+def with_index_axes_first(
+    name: str, base: DTensor, query: IndexRequest, row_axes: list[int], value: Operand
+) -> Operand:
     """Return *value* with the axes of the index first, followed by those of a row; some may have length 1."""
     row_shape, first_axis, index_ndim = [base.shape[axis] for axis in row_axes], query.first_axis, len(query.shape)
     result_shape = (*row_shape[:first_axis], *query.shape, *row_shape[first_axis:])

@@ -226,19 +226,19 @@ def along_axis_indices(name: str, tensor: DTensor, indices: object, axis: int | 
     return array, axis_number
 
 
-def beside_shape(tensor: DTensor, indices: IndexArray, axis: int) -> Shape:
+def along_axis_shape(tensor: DTensor, indices: IndexArray, axis: int) -> Shape:
     """Return the shape of the result of ``take_along_axis``."""
     pairs = enumerate(zip(tensor.shape, indices.shape, strict=True))
     return tuple(m if number == axis else (m if n == 1 else n) for number, (n, m) in pairs)
 
 
-def beside_axes(tensor: DTensor, indices: IndexArray, axis: int) -> Axes:
+def along_axis_specs(tensor: DTensor, indices: IndexArray, axis: int) -> Axes:
     """Return the sharding specs of the result of ``take_along_axis``.
 
     *axis* is cut as the indices are, or as the tensor is if they are a plain array; other axes as the tensor is. Axes
     that the tensor does not cut are cut as the indices are, by mesh dimensions that are free.
     """
-    shape = beside_shape(tensor, indices, axis)
+    shape = along_axis_shape(tensor, indices, axis)
     axes: list[Names] = [
         names if number != axis and tensor.shape[number] == shape[number] else ()
         for number, names in enumerate(tensor.layout.axes)
@@ -254,7 +254,7 @@ def beside_axes(tensor: DTensor, indices: IndexArray, axis: int) -> Axes:
     return Layout(axes, tensor.mesh).axes
 
 
-def beside_index(tensor: DTensor, indices: IndexArray, axis: int) -> Index:
+def along_axis_index(tensor: DTensor, indices: IndexArray, axis: int) -> Index:
     """Return the index tuple of ``take_along_axis``: *indices* for *axis*, and 0, 1, ... for the other axes."""
     ndim, index = tensor.ndim, list[IndexArray]()
     for number, n in enumerate(tensor.shape):

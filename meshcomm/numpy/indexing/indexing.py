@@ -36,7 +36,7 @@ from meshcomm.numpy.indexing import elements, fields, index_arrays, masks, share
 from meshcomm.numpy.indexing.index_arrays import has_arrays
 from meshcomm.numpy.indexing.nonzero import indices_of_mask
 from meshcomm.numpy.indexing.pages import PAGES
-from meshcomm.numpy.indexing.slicing import KeptSlice, index_text, kept_slice, own_part, result_shape
+from meshcomm.numpy.indexing.slicing import LocalSlice, index_text, local_slice_of, result_shape, slice_in_block
 
 GET, SET = "t[index]", "t[index] = value"
 
@@ -93,7 +93,7 @@ def _slice_of(tensor: DTensor, items: Items) -> DTensor:
 def _slice_or_call(tensor: DTensor, items: Items) -> Call | DTensor:
     """Return the slice that *items* select, or the call that returns it: a view, which is writeable if NumPy's is."""
     device = tensor.mesh.rank
-    local_slice = kept_slice(tensor.layout, tensor.shape, items, device)
+    local_slice = local_slice_of(tensor.layout, tensor.shape, items, device)
     abstract_view = sliced_abstract_array(tensor, items)
     if local_slice is None:
         return moved_from(tensor, _moved_slice(tensor, items), abstract_view)
@@ -118,7 +118,7 @@ def _step_bytes(tensor: DTensor, items: Items) -> Shape:
     return strides_of(tensor) if 0 not in result_shape(items) else (0,) * tensor.ndim
 
 
-def _slice_positions(spec: TensorSpec, items: Items, local_slice: KeptSlice, device: int | None) -> At:
+def _slice_positions(spec: TensorSpec, items: Items, local_slice: LocalSlice, device: int | None) -> At:
     """Return where slices with the signature of *items* are in the block of *device*.
 
     *local_slice* is the first slice of this signature.
@@ -242,7 +242,7 @@ def write_whole(tensor: DTensor, index: object, value: Array) -> bool:
         call_naming_callers(pages.write_slice, (index, array), {})
     if not tensor._has_block:
         return True
-    overlap = own_part(tensor._spec, items, tensor.mesh.rank or 0)
+    overlap = slice_in_block(tensor._spec, items, tensor.mesh.rank or 0)
     block: Array = tensor._block
     if overlap is not None:
         value_index = tuple(
@@ -314,7 +314,7 @@ def _slice_assignment(tensor: DTensor, items: Items, value: Operand) -> Call | N
     )
     if isinstance(value, DTensor) or shape_of(value):
         value = _aligned_value(value, items, shape)
-    if kept_slice(tensor.layout, tensor.shape, forward_items, tensor.mesh.rank) is not None:
+    if local_slice_of(tensor.layout, tensor.shape, forward_items, tensor.mesh.rank) is not None:
         _copy_to(_slice_of(tensor, forward_items), value, name)
         return None
     # The slice begins within a cyclic block: relay an interval that begins with a block to the usual cut, and back.
@@ -323,7 +323,7 @@ def _slice_assignment(tensor: DTensor, items: Items, value: Operand) -> Call | N
         _slice_around(tensor.layout.cut(axis, tensor.shape[axis]), item) for axis, item in enumerate(slices)
     ]
     outer_view = _slice_of(tensor, tuple(outer for outer, _ in slice_pairs))
-    relaid_view = relaid(outer_view, outer_view.layout.usual_cut(range(outer_view.ndim)).axes, name)
+    relaid_view = relaid(outer_view, outer_view.layout.default_cut(range(outer_view.ndim)).axes, name)
     _copy_to(_slice_of(relaid_view, tuple(inner for _, inner in slice_pairs)), value, name)
     _copy_to(outer_view, relaid_view)
     return None
@@ -358,7 +358,7 @@ class _Assigning(NamedTuple):
             return None
         if isinstance(value, DTensor) and value.mesh is not tensor.mesh:
             return None
-        local_slice = kept_slice(tensor.layout, tensor.shape, items, device)
+        local_slice = local_slice_of(tensor.layout, tensor.shape, items, device)
         if local_slice is None:
             return None
         axes, edges, is_local = None, None, True
@@ -482,7 +482,7 @@ def _assign_where(tensor: DTensor, mask: DTensor | Array, value: Operand) -> Non
         on_blocks(lambda block: operator.setitem(block, block_mask, value), tensor)
         return
     rows, block_mask = masks.in_rows(tensor, mask)
-    selected_rows = masks.pick_rows(rows, block_mask, mask.ndim)
+    selected_rows = masks.select_rows(rows, block_mask, mask.ndim)
     _assign(selected_rows, parsed_index(Ellipsis, selected_rows.shape), value)
     map_into(lambda block, new_values: operator.setitem(block, block_mask, new_values), rows, selected_rows)
     if rows is not tensor:

@@ -15,7 +15,7 @@ import numpy as np
 
 from meshcomm.blocks.align import agree_on_plain, note, relaid
 from meshcomm.blocks.make import as_sharded, refuse_outside
-from meshcomm.blocks.small import cut_by_ends, ends_of_rows, of_lengths, of_rows
+from meshcomm.blocks.small import cut_by_ends, row_ends_of, tensor_of_lengths, tensor_of_rows
 from meshcomm.core._tracing import Value
 from meshcomm.core._tuning import SMALL_MESHES
 from meshcomm.core._types import Array, Shape
@@ -55,16 +55,16 @@ def _single_item(index: object) -> object:
 def compressed(tensor: DTensor, mask: Mask) -> DTensor:
     """Return the elements where *mask* is true, on one axis with `Cuts`. Collective over the mesh."""
     rows, block_mask = in_rows(tensor, mask)
-    return pick_rows(rows, block_mask, mask.ndim)
+    return select_rows(rows, block_mask, mask.ndim)
 
 
-def pick_rows(rows: DTensor, block_mask: Array | None, ndim: int) -> DTensor:
+def select_rows(rows: DTensor, block_mask: Array | None, ndim: int) -> DTensor:
     """Return the rows that the *block_mask* of each rank selects. Collective over the mesh."""
     refuse_outside("t[mask]", rows.mesh, "how many elements are chosen")
     specs = [tuple(names) for names in (rows.layout.axes[0], *rows.layout.axes[ndim:])]
     if any(specs[1:]):
-        return of_lengths(GET, np.ascontiguousarray(rows._block[block_mask]), rows.mesh, specs)
-    return of_rows(GET, rows._block[block_mask], rows.mesh, specs[0])
+        return tensor_of_lengths(GET, np.ascontiguousarray(rows._block[block_mask]), rows.mesh, specs)
+    return tensor_of_rows(GET, rows._block[block_mask], rows.mesh, specs[0])
 
 
 def in_rows(tensor: DTensor, mask: Mask) -> tuple[DTensor, Array | None]:
@@ -79,7 +79,7 @@ def in_rows(tensor: DTensor, mask: Mask) -> tuple[DTensor, Array | None]:
 
 def axes_in_order(layout: Layout, ndim: int) -> Axes:
     """Return *layout* changed so that blocks are in the order of the elements, for a mask with *ndim* axes."""
-    axes = list(layout.undealt(range(len(layout.axes))))
+    axes = list(layout.as_consecutive(range(len(layout.axes))))
     if any(count > 1 for count in layout.shape[1:ndim]):
         axes[:ndim] = [tuple(name for names in axes[:ndim] for name in names), *((),) * (ndim - 1)]
     return tuple(axes)
@@ -248,7 +248,7 @@ def _row_ends(mask: Mask, plan: _MaskPlan, tensor: DTensor, count: int) -> tuple
     if entry is not None and entry[:2] == (version, mask._storage):
         location_in(tensor.mesh)  # raises an error if the mesh is closed
         return entry[2]
-    ends = ends_of_rows(GET, plan.call_text, plan.layout, count)
+    ends = row_ends_of(GET, plan.call_text, plan.layout, count)
     if version is not None:
         key = id(mask)
         _ends_by_mask[key] = version, mask._storage, ends, ref(mask, partial(_ends_by_mask.pop, key))

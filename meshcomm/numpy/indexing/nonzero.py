@@ -8,7 +8,7 @@ import numpy as np
 
 from meshcomm.blocks.make import make, mapped, refuse_outside
 from meshcomm.blocks.map import elementwise
-from meshcomm.blocks.small import of_rows
+from meshcomm.blocks.small import tensor_of_rows
 from meshcomm.blocks.tensor_numpy import tensor_np
 from meshcomm.blocks.whole import in_flat_order
 from meshcomm.core._types import Array
@@ -35,14 +35,14 @@ def nonzero(a: DTensor) -> tuple[DTensor, ...]:
     tensor = as_tensor("numpy.nonzero", a)
     if not tensor.ndim:
         raise ValueError("numpy.nonzero of a tensor without axes is not allowed; use numpy.atleast_1d(t)")
-    return where_true("numpy.nonzero", truth(tensor))
+    return true_indices("numpy.nonzero", truth(tensor))
 
 
 @implements(np.argwhere, partly=True)
 def argwhere(a: DTensor) -> DTensor:
     """Return the indices of nonzero elements, one row each, as numpy.argwhere. Collective over the mesh."""
     tensor = as_tensor("numpy.argwhere", a)
-    indices = where_true("numpy.argwhere", tensor_np.atleast_1d(truth(tensor)))
+    indices = true_indices("numpy.argwhere", tensor_np.atleast_1d(truth(tensor)))
     first_index = indices[0]
     layout, shape = first_index.layout.insert(first_index.ndim), (*first_index.shape, tensor.ndim)
     return mapped(lambda *indices: np.stack(indices, axis=1)[:, : tensor.ndim], *indices, layout=layout, shape=shape)
@@ -52,7 +52,7 @@ def argwhere(a: DTensor) -> DTensor:
 def flatnonzero(a: DTensor) -> DTensor:
     """Return the flat indices of nonzero elements, as numpy.flatnonzero. Collective over the mesh."""
     tensor = tensor_np.atleast_1d(as_tensor("numpy.flatnonzero", a))
-    return flat_true("numpy.flatnonzero", truth(tensor))
+    return flat_true_indices("numpy.flatnonzero", truth(tensor))
 
 
 def truth(tensor: DTensor) -> DTensor:
@@ -62,9 +62,9 @@ def truth(tensor: DTensor) -> DTensor:
     return elementwise("astype", lambda block: np.asarray(block).astype(bool), [tensor])
 
 
-def flat_true(name: str, mask: DTensor) -> DTensor:
+def flat_true_indices(name: str, mask: DTensor) -> DTensor:
     """Return the flat indices where *mask* is true. Collective over the mesh."""
-    indices = where_true(name, mask)
+    indices = true_indices(name, mask)
     if len(indices) == 1:
         return indices[0]
     return mapped(
@@ -72,7 +72,7 @@ def flat_true(name: str, mask: DTensor) -> DTensor:
     )
 
 
-def where_true(name: str, mask: DTensor) -> tuple[DTensor, ...]:
+def true_indices(name: str, mask: DTensor) -> tuple[DTensor, ...]:
     """Return the indices where *mask* is true, one tensor per axis. Collective over the mesh.
 
     *name* is the operation. ``ShapeError`` on a rank outside of the mesh.
@@ -84,10 +84,10 @@ def where_true(name: str, mask: DTensor) -> tuple[DTensor, ...]:
         np.ascontiguousarray(global_indices(interval, array))
         for interval, array in zip(box, np.nonzero(rows._block), strict=True)
     ]
-    first_index = of_rows(name, indices[0], rows.mesh, rows.layout.sharding_dims)
+    first_index = tensor_of_rows(name, indices[0], rows.mesh, rows.layout.sharding_dims)
     return tuple(make(array, first_index.layout, first_index.shape, first_index.dtype) for array in indices)
 
 
 def indices_of_mask(mask: DTensor | Array) -> tuple[DTensor | Array, ...]:
     """Return the indices where the mask of an index is true, one per axis. Collective over the mesh of a tensor."""
-    return where_true("t[mask]", mask) if isinstance(mask, DTensor) else np.nonzero(mask)
+    return true_indices("t[mask]", mask) if isinstance(mask, DTensor) else np.nonzero(mask)

@@ -28,7 +28,7 @@ from weakref import ref
 
 import numpy as np
 
-from meshcomm.blocks.small import allgather_array, shares_of_all
+from meshcomm.blocks.small import allgather_array, allgather_bytes
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Indices
 from meshcomm.core.arrays._tensor import let_rows
@@ -189,7 +189,7 @@ def fetch_elements(tensor: DTensor, flat_indices: Indices, owners: ElementOwners
     own_bytes = b"" if own_positions is None else tensor._block[tuple(i[own_positions] for i in indices)].tobytes()
     max_bytes = max(map(len, positions_by_device.values())) * tensor.dtype.itemsize
     request_hash = hash((int(flat_indices[0]), int(flat_indices[-1]), len(flat_indices)))
-    bytes_of = shares_of_all(f"t{layout.specs_text}: elements", tensor._spec, request_hash, own_bytes, max_bytes)
+    bytes_of = allgather_bytes(f"t{layout.specs_text}: elements", tensor._spec, request_hash, own_bytes, max_bytes)
     values = np.empty(len(flat_indices), tensor.dtype)
     for device, positions in positions_by_device.items():
         values[positions] = np.frombuffer(bytes_of(device), tensor.dtype, len(positions))

@@ -26,9 +26,9 @@ from meshcomm.errors import ShapeError
 from meshcomm.numpy.elementwise.signatures import implements
 from meshcomm.numpy.indexing.index_arrays import IndexArray
 from meshcomm.numpy.indexing.index_tuples import (
+    along_axis_index,
     along_axis_indices,
     assign,
-    beside_index,
     by_elements,
     check_mode,
     check_square,
@@ -40,7 +40,7 @@ from meshcomm.numpy.indexing.index_tuples import (
     unravelled,
 )
 from meshcomm.numpy.indexing.indexing import getitem, indexed
-from meshcomm.numpy.indexing.nonzero import flat_true, truth, where_true
+from meshcomm.numpy.indexing.nonzero import flat_true_indices, true_indices, truth
 from meshcomm.numpy.shapes.shaping import regrouped
 
 
@@ -121,7 +121,7 @@ def put_along_axis(arr: DTensor, indices: DTensor | ArrayLike, values: DTensor |
     if axis_number is None:
         assign(name, tensor, flat(name, tensor, index_array), values)
     else:
-        assign(name, tensor, beside_index(tensor, index_array, axis_number), values)
+        assign(name, tensor, along_axis_index(tensor, index_array, axis_number), values)
 
 
 # -- masks ------------------------------------------------------------------------------------------------------------
@@ -196,8 +196,8 @@ def _tensor_and_index(name: str, operand: object, mask: object) -> tuple[DTensor
         )
     bool_mask = truth(tensor_np.atleast_1d(mask_tensor))
     if bool_mask.shape == tensor.shape:
-        return tensor, where_true(name, bool_mask)
-    return tensor, unravelled(name, flat_true(name, bool_mask), tensor.shape)  # type: ignore[return-value]
+        return tensor, true_indices(name, bool_mask)
+    return tensor, unravelled(name, flat_true_indices(name, bool_mask), tensor.shape)  # type: ignore[return-value]
 
 
 @implements(np.copyto, partly=True)

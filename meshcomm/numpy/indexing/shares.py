@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from meshcomm.blocks.make import make, on_blocks
-from meshcomm.blocks.reduce import Merge, added_up
+from meshcomm.blocks.reduce import Merge, reduce_shares
 from meshcomm.blocks.rules import Operand, shape_of
 from meshcomm.blocks.small import agree_on_result
 from meshcomm.core._types import Array, Shape
@@ -20,11 +20,11 @@ from meshcomm.numpy.indexing.index_arrays import (
     IndexRequest,
     as_combined,
     in_bounds,
-    in_front,
     index_call_text,
     index_layout,
     local_index,
     local_rows,
+    with_index_axes_first,
 )
 
 
@@ -67,7 +67,7 @@ def combine_in_shares(name: str, base: DTensor, query: IndexRequest, value: Oper
         return False
     row_axes = [axis for axis in range(base.ndim) if axis not in query.axes]
     row_shape = tuple(base.shape[axis] for axis in row_axes)
-    aligned_value = in_front(name, base, query, row_axes, value)
+    aligned_value = with_index_axes_first(name, base, query, row_axes, value)
     layout = _index_layout(base, query, row_axes, aligned_value)
     if not any(layout.axes) or base.size > prod(query.shape) * prod(row_shape):
         return False
@@ -101,7 +101,7 @@ def combine_in_shares(name: str, base: DTensor, query: IndexRequest, value: Oper
         text = f"{text}, of {value!r}"
     local_share = agree_on_result(name, base.mesh, text, lambda: on_blocks(compute_share, base))
     index_tensor = make(None, layout, query.shape, base.dtype)  # without elements: only its layout is used
-    result = added_up(name, index_tensor, local_share, base.shape, base.dtype, op=rule.merge)
+    result = reduce_shares(name, index_tensor, local_share, base.shape, base.dtype, op=rule.merge)
     on_blocks(lambda block, new_elements: np.copyto(block, new_elements), base, result)
     return True
 

@@ -23,7 +23,7 @@ from meshcomm.core.layouts.slicing import AxisSlice, Items
 from meshcomm.core.layouts.specs import Cyclic, cut_at
 
 
-class KeptSlice(NamedTuple):
+class LocalSlice(NamedTuple):
     """A slice that keeps every element on its device.
 
     Parameters
@@ -60,7 +60,7 @@ def result_shape(items: Items) -> Shape:
     return tuple(1 if item is None else item.length for item in items if not isinstance(item, int))
 
 
-def kept_slice(layout: Layout, shape: Shape, items: Items, device: int | None) -> KeptSlice | None:
+def local_slice_of(layout: Layout, shape: Shape, items: Items, device: int | None) -> LocalSlice | None:
     """Return the slice that *items* take of an array of *shape* in *layout*, on *device*; None if elements must move.
 
     Elements must move if a step along a sharded axis is negative; if an interval of cyclic blocks has a step, or
@@ -77,8 +77,8 @@ def kept_slice(layout: Layout, shape: Shape, items: Items, device: int | None) -
 
 
 @lru_cache(maxsize=1024)
-def _kept_slice(layout: Layout, mesh: int, shape: Shape, items: Items, device: int | None) -> KeptSlice | None:
-    """Return `kept_slice`, cached by the id of the *mesh* too: layouts on two equal meshes are equal.
+def _kept_slice(layout: Layout, mesh: int, shape: Shape, items: Items, device: int | None) -> LocalSlice | None:
+    """Return `local_slice_of`, cached by the id of the *mesh* too: layouts on two equal meshes are equal.
 
     An entry of the cache holds its layout, so no other mesh gets this id while the entry exists.
     """
@@ -117,10 +117,12 @@ def _kept_slice(layout: Layout, mesh: int, shape: Shape, items: Items, device: i
     result_block_shape = (
         result_layout.block_shape(tuple(lengths), device) if dropped and device is not None else tuple(block_lengths)
     )
-    return KeptSlice(result_layout, tuple(lengths), tuple(block_slices), result_block_shape)
+    return LocalSlice(result_layout, tuple(lengths), tuple(block_slices), result_block_shape)
 
 
-def own_part(spec: TensorSpec, items: Items, device: int) -> tuple[tuple[slice | int, ...], tuple[slice, ...]] | None:
+def slice_in_block(
+    spec: TensorSpec, items: Items, device: int
+) -> tuple[tuple[slice | int, ...], tuple[slice, ...]] | None:
     """Return the index of the elements of a slice in the block of *device*, and their index in the slice.
 
     None if the block has none of them. All steps must be positive, and all blocks consecutive. The slice lacks the

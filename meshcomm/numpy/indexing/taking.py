@@ -13,7 +13,7 @@ from meshcomm.blocks.align import agree_on_plain, relaid
 from meshcomm.blocks.make import mapped, on_blocks, refuse_outside
 from meshcomm.blocks.map import with_out
 from meshcomm.blocks.rules import aligned_axes
-from meshcomm.blocks.small import agree_on_result, of_rows
+from meshcomm.blocks.small import agree_on_result, tensor_of_rows
 from meshcomm.core._arguments import as_array, as_integer, counted, ndim_of, quote
 from meshcomm.core._types import Array, Indices, Names
 from meshcomm.core.arrays.create import distribute
@@ -25,17 +25,17 @@ from meshcomm.errors import ShapeError
 from meshcomm.numpy.elementwise.signatures import implements
 from meshcomm.numpy.indexing.index_arrays import IndexArray
 from meshcomm.numpy.indexing.index_tuples import (
+    along_axis_index,
     along_axis_indices,
-    beside_axes,
-    beside_index,
-    beside_shape,
+    along_axis_shape,
+    along_axis_specs,
     flat,
     flat_operand,
     index_along_axis,
     on_mesh,
 )
 from meshcomm.numpy.indexing.indexing import getitem, indexed
-from meshcomm.numpy.indexing.nonzero import truth, where_true
+from meshcomm.numpy.indexing.nonzero import true_indices, truth
 from meshcomm.numpy.shapes.shaping import broadcast_to, normalised_axis, regrouped
 
 
@@ -97,7 +97,10 @@ def take_along_axis(arr: DTensor, indices: DTensor | ArrayLike, axis: int | None
     index_array, axis_number = along_axis_indices(name, tensor, index, axis)
     if axis_number is None:
         return _taken_elements(name, tensor, index_array, None)
-    shape, axes = beside_shape(tensor, index_array, axis_number), beside_axes(tensor, index_array, axis_number)
+    shape, axes = (
+        along_axis_shape(tensor, index_array, axis_number),
+        along_axis_specs(tensor, index_array, axis_number),
+    )
     layout = Layout(axes, tensor.mesh)
     index_axes = aligned_axes(index_array.shape, shape, layout)
     if isinstance(index_array, DTensor):
@@ -106,7 +109,7 @@ def take_along_axis(arr: DTensor, indices: DTensor | ArrayLike, axis: int | None
         agree_on_plain(name, [tensor, index_array], tensor.mesh)
         aligned_index = distribute(index_array, Layout(index_axes, tensor.mesh))
     if not _is_local(tensor, layout, axis_number):
-        return indexed(name, tensor, beside_index(tensor, aligned_index, axis_number))
+        return indexed(name, tensor, along_axis_index(tensor, aligned_index, axis_number))
     text = (
         f"{name} of {tensor.shape} {tensor.dtype} by {aligned_index.shape} {aligned_index.dtype} on axis {axis_number}"
     )
@@ -153,7 +156,7 @@ def compress(condition: DTensor | ArrayLike, a: DTensor, axis: int | None = None
 def _true_indices(name: str, tensor: DTensor, condition: object) -> IndexArray:
     """Return the indices where a *condition* of one axis is true. Collective over the mesh."""
     if isinstance(condition, DTensor):
-        return where_true(name, truth(condition))[0]
+        return true_indices(name, truth(condition))[0]
     (agreed_condition,) = agree_on_plain(name, [as_array(condition)], tensor.mesh)
     return np.flatnonzero(agreed_condition)
 
@@ -221,7 +224,7 @@ def _single_count(name: str, counts: IndexArray) -> int:
 def repeated(name: str, tensor: DTensor, counts: IndexArray, axis: int) -> DTensor:
     """Return each element repeated by its count, or the elements with count True. Collective over the mesh."""
     names, mesh = tuple(tensor.layout.axes[axis]), tensor.mesh
-    tensor = relaid(tensor, tensor.layout.undealt([axis]), "repeat")
+    tensor = relaid(tensor, tensor.layout.as_consecutive([axis]), "repeat")
     counts_layout = tensor.layout.take([axis])
     if isinstance(counts, DTensor):
         aligned_counts = relaid(flat_operand(name, counts), counts_layout.axes, name)  # type: ignore[arg-type]  # a tensor
@@ -241,7 +244,7 @@ def repeated(name: str, tensor: DTensor, counts: IndexArray, axis: int) -> DTens
     index = agree_on_result(name, mesh, text, lambda: on_blocks(indices, aligned_counts))
     if isinstance(counts, DTensor):
         refuse_outside(name, mesh, "how often elements are repeated")
-        index_tensor = of_rows(name, index, mesh, names)
+        index_tensor = tensor_of_rows(name, index, mesh, names)
         spec, length = index_tensor.layout.axes[0], index_tensor.shape[0]
     else:
         ends, cut = np.concatenate([[0], np.cumsum(counts)]).tolist(), counts_layout.cut(0, len(counts)).consecutive

@@ -34,7 +34,7 @@ from meshcomm.numpy.joining.pieces import put
 from meshcomm.numpy.shapes.shaping import normalised_axis, regrouped
 
 
-class _DtypeOptions(TypedDict, total=False):
+class _Options(TypedDict, total=False):
     """NumPy's arguments for the dtype of the result."""
 
     dtype: DTypeLike | None
@@ -86,7 +86,7 @@ def stack(tensors: Sequence[Tensor], axis: int = 0, layout: Layout | None = None
 
 
 def _stacked(
-    tensors: Sequence[Tensor], axis: int, layout: Layout | None = None, **dtype_options: Unpack[_DtypeOptions]
+    tensors: Sequence[Tensor], axis: int, layout: Layout | None = None, **options: Unpack[_Options]
 ) -> Call | DTensor:
     operands = [unwrapped(x) for x in tensors]
     shapes = {untyped_np.shape(x) for x in operands}
@@ -97,7 +97,7 @@ def _stacked(
     dtensors = [x for x in operands if isinstance(x, DTensor)]
     if len(dtensors) == len(operands) and len({(id(x.layout), x.dtype) for x in dtensors}) == 1 and layout is None:
         first_tensor = dtensors[0]
-        dtype = _joined_dtype(dtensors, **dtype_options)
+        dtype = _joined_dtype(dtensors, **options)
         axes = (*first_tensor.layout.axes[:new_axis], (), *first_tensor.layout.axes[new_axis:])
         shape = (*first_tensor.shape[:new_axis], len(dtensors), *first_tensor.shape[new_axis:])
 
@@ -107,7 +107,7 @@ def _stacked(
         if dtype == first_tensor.dtype:
             return mapping(stacked, *dtensors, layout=Layout(axes, first_tensor.mesh), shape=shape)
     expanded = [tensor_np.expand_dims(x, new_axis) for x in operands]
-    return _joined("stack", expanded, new_axis, layout, **dtype_options)
+    return _joined("stack", expanded, new_axis, layout, **options)
 
 
 def _joined(
@@ -115,7 +115,7 @@ def _joined(
     values: Sequence[object],
     axis: int | None,
     layout: Layout | None = None,
-    **dtype_options: Unpack[_DtypeOptions],
+    **options: Unpack[_Options],
 ) -> Call | DTensor:
     """Return operands joined along *axis*, or the call that joins them."""
     operands = [unwrapped(x) for x in values]
@@ -128,11 +128,11 @@ def _joined(
         arrays = [x if isinstance(x, DTensor) else np.asarray(x) for x in inputs]
         axis = normalised_axis(axis, max(x.ndim for x in arrays))
     shape = _joined_shape(name, [x.shape for x in arrays], axis)
-    dtype = _joined_dtype(arrays, **dtype_options)
+    dtype = _joined_dtype(arrays, **options)
     largest = max((x for x in arrays if isinstance(x, DTensor)), key=lambda t: t.nbytes)
     if layout is None:
         target = largest.layout
-        target = target if target.num_shards(axis) == 1 else Layout(target.usual_cut(axis).axes, mesh)
+        target = target if target.num_shards(axis) == 1 else Layout(target.default_cut(axis).axes, mesh)
     else:
         target = _checked_layout(name, layout, shape)
     if target.num_shards(axis) == 1 and target.mesh is mesh:

@@ -55,7 +55,7 @@ def pad(array: DTensor, pad_width: object, mode: Any = "constant", **options: An
     widths = _widths(pad_width, tensor.ndim)
     options = _options(mode, options)
     cuts = [tensor.layout.cut(axis, n) for axis, n in enumerate(tensor.shape)]
-    usual_layout = tensor.layout.usual_cut(
+    usual_layout = tensor.layout.default_cut(
         a for a, cut in enumerate(cuts) if any(widths[a]) and not cut.is_consecutive
     )
     tensor = relaid(tensor, usual_layout.axes, "pad")

@@ -8,7 +8,7 @@ from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.layouts.slicing import parsed_index
 from meshcomm.core.memory.copies import opaque
 from meshcomm.numpy.indexing.indexing import getitem, setitem
-from meshcomm.numpy.indexing.slicing import kept_slice
+from meshcomm.numpy.indexing.slicing import local_slice_of
 
 
 def put(name: str, result: DTensor, slices: tuple[slice, ...], piece: DTensor) -> None:
@@ -16,7 +16,7 @@ def put(name: str, result: DTensor, slices: tuple[slice, ...], piece: DTensor) -
 
     Only elements that are on other devices move. *name* is the operation.
     """
-    if kept_slice(result.layout, result.shape, parsed_index(slices, result.shape), result.mesh.rank) is None:
+    if local_slice_of(result.layout, result.shape, parsed_index(slices, result.shape), result.mesh.rank) is None:
         setitem(result, slices, piece)  # a slice that begins within a cyclic block has no layout
         return
     view = getitem(result, slices)

@@ -10,7 +10,7 @@ from meshcomm.blocks.assemble import assembling_if_cheaper
 from meshcomm.blocks.edges import TensorInterval
 from meshcomm.blocks.make import make, mapped, mapping, on_blocks
 from meshcomm.blocks.moved import moved_from
-from meshcomm.blocks.small import is_passing, to_all
+from meshcomm.blocks.small import is_short_view, to_all
 from meshcomm.blocks.views import abstract_array, viewing
 from meshcomm.core._arguments import as_integer, normalised_axes
 from meshcomm.core._types import Axis, Names
@@ -47,13 +47,13 @@ def flip(m: DTensor, axis: Axis = None) -> Call | DTensor:
     if not cut_axes:
         return viewing(lambda block: np.flip(block, axes), tensor, tensor.layout)
     abstract = np.flip(abstract_array(tensor), axes)
-    if is_passing(tensor):
+    if is_short_view(tensor):
         whole_tensor = to_all(tensor, "flip")
         return moved_from(
             tensor, cut_by(tensor.layout, mapped(lambda block: np.flip(block, axes), whole_tensor)), abstract
         )
     # A shorter last cyclic block would become the first one: no layout has that.
-    plain_layout = tensor.layout.usual_cut(a for a in cut_axes if _flipped_spec(tensor, a) is None)
+    plain_layout = tensor.layout.default_cut(a for a in cut_axes if _flipped_spec(tensor, a) is None)
     source = relaid(tensor, plain_layout.axes, "flip")
     specs = list(source.layout.axes)
     for a in cut_axes:

@@ -90,7 +90,7 @@ def _overlapping(tensor: DTensor, axes: Sequence[int], reach: Sequence[int]) -> 
 
     Each block has the elements that its windows need. Collective over the mesh if an axis with windows is cut.
     """
-    tensor = relaid(tensor, tensor.layout.undealt(axes), _NAME)
+    tensor = relaid(tensor, tensor.layout.as_consecutive(axes), _NAME)
     starts = tensor[tuple(slice(0, n - extra) for n, extra in zip(tensor.shape, reach, strict=True))]
     for a, extra in enumerate(reach):
         if extra and tensor.layout.num_shards(a) > 1:

@@ -15,7 +15,7 @@ from meshcomm.numpy.namespace.making import of_array
 _Pairs: TypeAlias = list[tuple[DTensor, Array]]
 
 
-class Unfit(Exception):
+class CannotGather(Exception):
     """The call cannot be made by gathering: a tensor is too large, or NumPy's result is a view of an argument."""
 
 
@@ -24,8 +24,8 @@ def by_gathering(
 ) -> Value:
     """Return the result of NumPy's *function* for tensors gathered to all ranks, up to 64 MiB each. Collective.
 
-    Elements that it writes to an argument are written to the tensor. ``Unfit`` if a tensor is larger, or if the result
-    is a view.
+    Elements that it writes to an argument are written to the tensor. ``CannotGather`` if a tensor is larger, or if the
+    result is a view.
     """
     pairs: _Pairs = []
     name = f"numpy.{function.__name__}"
@@ -47,7 +47,7 @@ def _gathered_array(name: str, x: Value, pairs: _Pairs) -> object:
     if not isinstance(x, DTensor):
         return x
     if type(x) is not DTensor or x.nbytes > WHOLE_ARRAY:
-        raise Unfit
+        raise CannotGather
     pairs.append((x, allgather_array(name, x)))
     return pairs[-1][1]
 
@@ -59,7 +59,7 @@ def _program_value(result: Value, pairs: _Pairs) -> Value:
             if result is array:
                 return tensor
         if result.base is not None and any(np.may_share_memory(result, array) for _, array in pairs):
-            raise Unfit
+            raise CannotGather
         return of_array(result)
     if isinstance(result, tuple | list):
         results = (_program_value(item, pairs) for item in result)

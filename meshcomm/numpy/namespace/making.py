@@ -25,10 +25,10 @@ from meshcomm.numpy.namespace._arrays import set_kind
 from meshcomm.numpy.namespace.arrays import WholeArray
 from meshcomm.numpy.namespace.devices import Device, layout_on
 from meshcomm.numpy.namespace.rule import WHOLE_BELOW, layout_for
-from meshcomm.numpy.namespace.small_arrays import SmallArrays, small_arrays, small_arrays_on
+from meshcomm.numpy.namespace.small_arrays import ReplicatedMaker, small_arrays, small_arrays_on
 
 
-def _program_array(arrays: SmallArrays, array: Array) -> Array | DTensor:
+def _program_array(arrays: ReplicatedMaker, array: Array) -> Array | DTensor:
     """Return the array that the program gets for an array on all ranks; a tensor if the mesh lacks some ranks."""
     return whole_array(array) if arrays.everyone else arrays.make(array)
 

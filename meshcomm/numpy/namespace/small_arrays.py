@@ -10,7 +10,7 @@ from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.ranks.meshes import location_in, mesh_of_program
 
 
-class SmallArrays:
+class ReplicatedMaker:
     """A maker of small replicated tensors on one mesh, whose layouts are made once.
 
     Parameters
@@ -30,21 +30,21 @@ class SmallArrays:
         return make(None if is_outside else block, self.layouts[block.ndim], block.shape, block.dtype)
 
 
-_by_mesh: dict[int, SmallArrays] = {}  # by the id of the mesh, which they hold
+_by_mesh: dict[int, ReplicatedMaker] = {}  # by the id of the mesh, which they hold
 
 
-def small_arrays() -> SmallArrays:
-    """Return the `SmallArrays` of the program's current mesh."""
+def small_arrays() -> ReplicatedMaker:
+    """Return the `ReplicatedMaker` of the program's current mesh."""
     return small_arrays_on(mesh_of_program())
 
 
-def small_arrays_on(mesh: Mesh) -> SmallArrays:
-    """Return the `SmallArrays` of *mesh*."""
+def small_arrays_on(mesh: Mesh) -> ReplicatedMaker:
+    """Return the `ReplicatedMaker` of *mesh*."""
     result = _by_mesh.get(id(mesh))
     if result is None:
         if len(_by_mesh) > _MAX_MESHES:
             _by_mesh.clear()
-        result = _by_mesh[id(mesh)] = SmallArrays(mesh)
+        result = _by_mesh[id(mesh)] = ReplicatedMaker(mesh)
     return result
 
 

@@ -19,7 +19,7 @@ from meshcomm.numpy.elementwise.signatures import implements
 from meshcomm.numpy.indexing.index_arrays import IndexArray
 from meshcomm.numpy.indexing.index_tuples import assign, numbers, on_mesh
 from meshcomm.numpy.indexing.indexing import indexed
-from meshcomm.numpy.indexing.nonzero import where_true
+from meshcomm.numpy.indexing.nonzero import true_indices
 from meshcomm.numpy.indexing.taking import repeated
 from meshcomm.numpy.joining.joining import concatenate
 from meshcomm.numpy.order.order import argsort
@@ -133,7 +133,7 @@ def _insertion_indices(name: str, obj: object, n: int) -> IndexArray:
     if indices.dtype == bool:
         if indices.ndim != 1:
             raise ShapeError(f"{name}: a mask has one axis, not shape {indices.shape}")
-        return where_true(name, indices)[0] if isinstance(indices, DTensor) else np.flatnonzero(indices)
+        return true_indices(name, indices)[0] if isinstance(indices, DTensor) else np.flatnonzero(indices)
     if indices.ndim > 1:
         raise ShapeError(f"{name}: indices have one axis or none, not shape {indices.shape}")
     if not indices.size and not isinstance(index, DTensor | np.ndarray):
@@ -187,7 +187,7 @@ def _insert_locally(name: str, tensor: DTensor, axis: int, positions: Indices, v
     names = tuple(layout.axes[axis])
     spec = Cuts(names, [start + end for start, end in zip(starts, ends, strict=True)]) if len(starts) > 2 else names
     result = mapped(inserted, tensor, layout=layout.replace(axis, spec), shape=shape)
-    return relaid(result, layout.usual_cut(axis).axes, name)
+    return relaid(result, layout.default_cut(axis).axes, name)
 
 
 def _result_positions(name: str, indices: IndexArray, n: int) -> IndexArray:
@@ -206,14 +206,14 @@ def _result_positions(name: str, indices: IndexArray, n: int) -> IndexArray:
 
 def _insert_by_assignment(name: str, tensor: DTensor, axis: int, positions: IndexArray, values: object) -> DTensor:
     """Return *tensor* with *values* at the indices *positions* of the result. Collective over the mesh."""
-    layout = tensor.layout.usual_cut(axis)
+    layout = tensor.layout.default_cut(axis)
     n, leading_slices = tensor.shape[axis] + positions.shape[0], (slice(None),) * axis
     result = empty(
         tuple(n if other == axis else length for other, length in enumerate(tensor.shape)), tensor.dtype, layout
     )
     is_old = full((n,), fill_value=True, dtype=bool, layout=layout.take([axis]))
     assign(name, is_old, positions, value=False)
-    assign(name, result, (*leading_slices, where_true(name, is_old)[0]), tensor)
+    assign(name, result, (*leading_slices, true_indices(name, is_old)[0]), tensor)
     assign(name, result, (*leading_slices, positions), values)
     return result
 

@@ -226,7 +226,7 @@ class _Sort(NamedTuple):
         counts: number of elements for each rank
         """
         ranks = self.ranks
-        receive_counts = ranks.exchanged_counts(counts)
+        receive_counts = ranks.alltoall_counts(counts)
         messages = ranks.communicator.allgather(np.array([receive_counts.sum()], _INT64).tobytes())
         received_starts = np.cumsum([0, *(int(np.frombuffer(message, _INT64)[0]) for message in messages)])
         even_starts = np.array(Cut(self.size, ranks.size).all_starts())

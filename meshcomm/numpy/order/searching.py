@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from meshcomm.blocks.align import agree_on_plain
 from meshcomm.blocks.make import mapped, on_blocks
 from meshcomm.blocks.map import elementwise
-from meshcomm.blocks.reduce import added_up
+from meshcomm.blocks.reduce import reduce_shares
 from meshcomm.blocks.rows import ask, ranks_along
 from meshcomm.blocks.rules import Operand, mesh_of, sample, shape_of
 from meshcomm.blocks.whole import in_flat_order
@@ -147,7 +147,7 @@ def searchsorted(
     block_counts = on_blocks(
         lambda block: np.asarray(np.searchsorted(block, as_whole(values), side), _INDEX), sorted_array
     )
-    return added_up(f"searchsorted {side}", sorted_array, block_counts, shape_of(values), _INDEX)
+    return reduce_shares(f"searchsorted {side}", sorted_array, block_counts, shape_of(values), _INDEX)
 
 
 def _map_blocks(name: str, function: Callable[[Array], object], tensor: DTensor) -> DTensor:
@@ -209,7 +209,7 @@ def isin(
         result = answer_questions(name, sorted_values, elements, AnswerRule("right", _are_equal, np.dtype(bool)))
     else:
         block_mask = on_blocks(lambda block: np.asarray(np.isin(as_whole(elements), block)), test_values)
-        result = added_up("isin", test_values, block_mask, elements.shape, np.dtype(bool), op="max")
+        result = reduce_shares("isin", test_values, block_mask, elements.shape, np.dtype(bool), op="max")
     return _map_blocks(name, np.logical_not, result) if invert else result
 
 

@@ -5,7 +5,7 @@ from numpy.typing import ArrayLike
 
 from meshcomm.blocks.align import agree_on_plain, relaid, replicated
 from meshcomm.blocks.make import mapped, on_blocks
-from meshcomm.blocks.reduce import added_up
+from meshcomm.blocks.reduce import reduce_shares
 from meshcomm.blocks.rules import Operand, as_number, mesh_of
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, DType
@@ -61,7 +61,7 @@ def histogram(
             return np.histogram(block, bins, range if uniform else None, weights=block_weights)[0].astype(count_dtype)
 
     block_counts = on_blocks(count_block, tensor, *(() if weights_tensor is None else (weights_tensor,)))
-    counts = added_up(f"histogram{options_text}", tensor, block_counts, (len(edges) - 1,), count_dtype)
+    counts = reduce_shares(f"histogram{options_text}", tensor, block_counts, (len(edges) - 1,), count_dtype)
     return _density(counts, edges) if density else counts, replicated(edges, tensor.mesh)
 
 

@@ -18,7 +18,7 @@ from meshcomm.blocks.reduce import (
     unchanged,
 )
 from meshcomm.blocks.rules import result_dtype
-from meshcomm.blocks.small import is_passing
+from meshcomm.blocks.small import is_short_view
 from meshcomm.core._arguments import reduced_axes
 from meshcomm.core._callers import warn
 from meshcomm.core._tracing import traceable
@@ -33,7 +33,7 @@ from meshcomm.errors import ShapeError
 from meshcomm.numpy.elementwise.signatures import operation
 
 
-def inner_of_alike(a: object, b: object) -> DTensor | None:
+def inner_of_same_layout(a: object, b: object) -> DTensor | None:
     """Return the sum of products of two vectors of one floating-point dtype, in one layout or small; None for others.
 
     The result is that of a contraction, in less time. Collective over the mesh if the vectors are sharded.
@@ -44,7 +44,7 @@ def inner_of_alike(a: object, b: object) -> DTensor | None:
         return None
     if a.dtype != b.dtype or a.dtype.char not in "fdFD":
         return None
-    if is_passing(a) and is_passing(b):
+    if is_short_view(a) and is_short_view(b):
         vectors = [x if x.layout.num_shards(0) == 1 else relaid(x, ((),), "inner product") for x in (a, b)]
         return mapped(np.dot, *vectors, layout=a.layout._recut(()), shape=())
     # By value: two layouts may be one object on some ranks only, and all ranks must go the same way.

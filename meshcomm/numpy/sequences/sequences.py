@@ -111,7 +111,7 @@ def _step_number(name: str, step: DTensor | Step) -> Step:
 def _gradient_along(tensor: DTensor, axis: int, step: Step, edge_order: Literal[1, 2]) -> DTensor:
     """Return the gradient along *axis*. *step* is the distance between samples, or an array of the distances."""
     if np.ndim(step) == 0:
-        call = _even_gradient(relaid(tensor, tensor.layout.undealt([axis]), _GRADIENT), axis, step, edge_order)
+        call = _even_gradient(relaid(tensor, tensor.layout.as_consecutive([axis]), _GRADIENT), axis, step, edge_order)
         return relaid(call.run(), tensor.layout.axes, _GRADIENT)
 
     def samples(start: int | None, stop: int | None = None) -> DTensor:
@@ -320,10 +320,10 @@ def _mode_interval(mode: str, n: int, m: int) -> tuple[int, int]:
 
 def _convolved(name: str, line: DTensor, kernel: Array, interval: tuple[int, int]) -> DTensor:
     """Return an *interval* of the convolution of a sharded *line* and a *kernel*. Collective over the mesh."""
-    line = relaid(line, line.layout.undealt([0]), name)
+    line = relaid(line, line.layout.as_consecutive([0]), name)
     (n,), m, (offset, length), line_dtype = line.shape, len(kernel), interval, line.dtype
     dtype = np.convolve(np.ones(1, line_dtype), np.ones(1, kernel.dtype)).dtype
-    layout = line.layout.usual_cut(0)
+    layout = line.layout.default_cut(0)
     cut = Cut(length, layout.num_shards(0))
 
     def source_interval(number: int) -> tuple[int, int]:

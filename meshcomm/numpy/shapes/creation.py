@@ -96,7 +96,7 @@ def _spec_like(
     if lengths != tensor.shape:
         has_same_ndim = len(lengths) == tensor.ndim
         layout = (
-            layout.usual_cut(range(tensor.ndim)) if has_same_ndim else Layout.replicated(tensor.mesh, len(lengths))
+            layout.default_cut(range(tensor.ndim)) if has_same_ndim else Layout.replicated(tensor.mesh, len(lengths))
         )
     return lengths, result_dtype, layout
 

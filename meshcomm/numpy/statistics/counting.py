@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from meshcomm.blocks.align import agree_on_plain, replicated
 from meshcomm.blocks.make import make, mapped, on_blocks, refuse_outside
-from meshcomm.blocks.reduce import added_up
+from meshcomm.blocks.reduce import reduce_shares
 from meshcomm.blocks.rules import Operand, mesh_of
 from meshcomm.blocks.small import allgather_array
 from meshcomm.blocks.whole import whole_along
@@ -64,7 +64,7 @@ def bincount(x: DTensor | ArrayLike, /, weights: DTensor | ArrayLike | None = No
             tensor._block, None if weights_tensor is None else weights_tensor._block, min_length
         )
     status = np.array([failure, 0 if counts is None else len(counts)], np.int64)
-    any_failure, length = added_up(name, tensor, status, (2,), status.dtype, op="max")._block.tolist()
+    any_failure, length = reduce_shares(name, tensor, status, (2,), status.dtype, op="max")._block.tolist()
     if any_failure == 1:
         raise ShapeError("'list' argument must have no negative elements")
     if any_failure:
@@ -72,7 +72,7 @@ def bincount(x: DTensor | ArrayLike, /, weights: DTensor | ArrayLike | None = No
     padded_counts = np.zeros(length, dtype)
     if counts is not None:  # NumPy counts no elements in integers
         padded_counts[: len(counts)] = counts
-    return added_up(name, tensor, padded_counts, (length,), dtype)
+    return reduce_shares(name, tensor, padded_counts, (length,), dtype)
 
 
 def _block_counts(block: Array, weights: Array | None, min_length: int) -> tuple[Array | None, int]:
@@ -207,7 +207,7 @@ def _point_histogram(
             return np.ascontiguousarray(np.histogramdd(block, edges, limits, weights=block_weights)[0])
 
     block_counts = on_blocks(count_block, points, *(() if weights_tensor is None else (weights_tensor,)))
-    counts = added_up(name, points, block_counts, shape, dtype)
+    counts = reduce_shares(name, points, block_counts, shape, dtype)
     if density:
         counts = mapped(lambda block: _density(block, bin_edges), counts)
     return counts, [replicated(axis_bin_edges, mesh) for axis_bin_edges in bin_edges]

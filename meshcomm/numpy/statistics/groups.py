@@ -23,7 +23,7 @@ from meshcomm.blocks.reduce import Merge, Partial, run_partial, unchanged
 from meshcomm.blocks.small import agree_on_result
 from meshcomm.blocks.whole import of_whole_blocks
 from meshcomm.core._types import Array, DType, Indices, Shape
-from meshcomm.core.arrays.create import plain_text
+from meshcomm.core.arrays.create import array_text
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.numpy.statistics.statistics import (
@@ -68,7 +68,7 @@ def _as_slice(rows: Indices) -> slice | Indices:
     return rows
 
 
-class Shares(NamedTuple):
+class ShareReduction(NamedTuple):
     """How devices compute and reduce their shares of the result of a group.
 
     Parameters
@@ -87,7 +87,9 @@ class Shares(NamedTuple):
     finish: Callable[[Array], Array] = unchanged
 
 
-def shares_of(name: str, source: DType, axes: tuple[int, ...], skip_nan: bool, ddof: float = 0) -> Shares | None:
+def shares_of(
+    name: str, source: DType, axes: tuple[int, ...], skip_nan: bool, ddof: float = 0
+) -> ShareReduction | None:
     """Return how devices share a reduction over *axes* of elements of dtype *source*; None if they cannot.
 
     Parameters
@@ -99,20 +101,24 @@ def shares_of(name: str, source: DType, axes: tuple[int, ...], skip_nan: bool, d
     ddof: number that is subtracted from the number of elements in a variance
     """
     if name in ("count", "any", "all"):
-        return {"count": Shares("sum", 0), "any": Shares("max", False), "all": Shares("min", True)}[name]
+        return {
+            "count": ShareReduction("sum", 0),
+            "any": ShareReduction("max", False),
+            "all": ShareReduction("min", True),
+        }[name]
     if name in ("min", "max") and source.kind in "iuf":
         return _extreme_shares(name, source, skip_nan and source.kind == "f")
     if source.kind not in "biufc":
         return None
     if name in ("sum", "prod"):
-        return Shares(name, int(name == "prod"))
+        return ShareReduction(name, int(name == "prod"))
     sum_dtype, skip_nan = sum_dtype_of(source), skip_nan and source.kind in "fc"
     if name == "mean":
         compute_share, dtype = totals(axes, sum_dtype, skip_nan=skip_nan)
-        return Shares(ADDED, 0, compute_share, dtype, lambda sums: np.asarray(sums["total"] / sums["count"]))
+        return ShareReduction(ADDED, 0, compute_share, dtype, lambda sums: np.asarray(sums["total"] / sums["count"]))
     if name in ("std", "var"):
         compute_share, dtype = moments(axes, sum_dtype, skip_nan)
-        return Shares(
+        return ShareReduction(
             merged_moments,
             0,
             compute_share,
@@ -122,15 +128,15 @@ def shares_of(name: str, source: DType, axes: tuple[int, ...], skip_nan: bool, d
     return None
 
 
-def _extreme_shares(name: str, source: DType, skip_nan: bool) -> Shares:
+def _extreme_shares(name: str, source: DType, skip_nan: bool) -> ShareReduction:
     """Return how devices share a minimum or a maximum. The share of no elements is the other end of the dtype."""
     if skip_nan:
         ufunc = np.fmax if name == "max" else np.fmin
-        return Shares(partial(ufunc.reduce, axis=0), np.nan)
+        return ShareReduction(partial(ufunc.reduce, axis=0), np.nan)
     if source.kind == "f":
-        return Shares(name, -np.inf if name == "max" else np.inf)
+        return ShareReduction(name, -np.inf if name == "max" else np.inf)
     limits = np.iinfo(source)
-    return Shares(name, limits.min if name == "max" else limits.max)
+    return ShareReduction(name, limits.min if name == "max" else limits.max)
 
 
 class Grouping(NamedTuple):
@@ -150,7 +156,7 @@ class Grouping(NamedTuple):
     function: Reduce
     axes: tuple[int, ...]
     groups: ElementGroups
-    shares: Shares | None = None
+    shares: ShareReduction | None = None
 
     def members(self, block: Array, indices: Indices) -> Iterator[Array]:
         """Yield the elements of each group in a *block*, which has the *indices* along the axis of the groups."""
@@ -178,7 +184,7 @@ class Grouping(NamedTuple):
     @property
     def text(self) -> str:
         """The text of a call, which the ranks compare."""
-        return f"{self.name}{self.options} over axes {self.axes} of groups, {plain_text(self.groups.group_numbers)},"
+        return f"{self.name}{self.options} over axes {self.axes} of groups, {array_text(self.groups.group_numbers)},"
 
     def layout(self, source: Layout) -> Layout:
         """Return the layout of the results from blocks in the layout *source*: the groups are not cut."""
@@ -212,7 +218,9 @@ def grouped(grouping: Grouping, tensor: DTensor) -> DTensor:
     return make(result_block, grouping.layout(whole_layout), grouping.shape(tensor.shape), dtype)
 
 
-def _merged_results(grouping: Grouping, shares: Shares, tensor: DTensor, dtype: DType, share_dtype: DType) -> DTensor:
+def _merged_results(
+    grouping: Grouping, shares: ShareReduction, tensor: DTensor, dtype: DType, share_dtype: DType
+) -> DTensor:
     """Return the results in *dtype*, merged from the shares of devices in *share_dtype*. Collective over the mesh."""
     source, layout, shape = tensor.layout, grouping.layout(tensor.layout), grouping.shape(tensor.shape)
     compute_share = shares.share or grouping.function

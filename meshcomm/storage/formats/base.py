@@ -147,7 +147,7 @@ class Writer(ABC):
         self, path: Path, arrays: list[ArrayToSave], node: Node, metadata: dict[str, object], *, mode: str = "w"
     ) -> None:
         self.path, self.arrays, self.node, self.metadata, self.mode = path, arrays, node, metadata, mode
-        self.aside = temporary_path(path)
+        self.temporary_path = temporary_path(path)
         self._locked: list[File] = []
 
     @abstractmethod
@@ -198,7 +198,7 @@ class Writer(ABC):
     def commit(self, pieces: list[Piece]) -> None:
         """Give the files their name. *pieces* are the checksums of the data that the ranks wrote."""
         self.refuse_another()
-        files.replace(self.aside, self.path)
+        files.replace(self.temporary_path, self.path)
         self.release()
 
     def refuse_another(self) -> None:
@@ -207,10 +207,10 @@ class Writer(ABC):
             raise FileNotFoundError(f"what was written for {self.path} is not there any more: somebody has moved it")
 
     def abandon(self) -> None:
-        """Remove the new files, if possible, but not a replaced file that has the name *aside* by now."""
+        """Remove the new files, if possible, but not a replaced file that has the name *temporary_path* by now."""
         with suppress(OSError):
-            if all(file.is_at(self.aside) for file in self._locked):
-                files.remove(self.aside)
+            if all(file.is_at(self.temporary_path) for file in self._locked):
+                files.remove(self.temporary_path)
         with suppress(OSError):
             self.release()
 
@@ -249,10 +249,10 @@ class FileWriter(Writer):
         if self.path.is_dir():
             raise IsADirectoryError(f"{self.path} is a folder, and cannot become a file")
         self.remove_leftovers()
-        with self.new_file(self.aside, self.path) as file:
+        with self.new_file(self.temporary_path, self.path) as file:
             stored = self.lay_out(file)
             file.sync()
-        return self.aside, stored
+        return self.temporary_path, stored
 
     @abstractmethod
     def lay_out(self, file: File) -> list[Stored]:

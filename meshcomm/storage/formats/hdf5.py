@@ -34,7 +34,7 @@ from meshcomm.storage.formats.hdf5_library import (
     Hdf5File,
     Hdf5Group,
     Hdf5Object,
-    Low,
+    LowLevelObject,
     h5py_library,
 )
 from meshcomm.storage.libraries import library
@@ -45,9 +45,11 @@ MARK = "_NCProperties"
 """The attribute that says which program wrote a file; netCDF's libraries do not show it."""
 NETCDF = (".nc", ".nc4")
 NO_VARIABLE = "This is a netCDF dimension but not a netCDF variable"
-OF_SCALES = frozenset(("CLASS", "NAME", "REFERENCE_LIST", "DIMENSION_LIST", "DIMENSION_LABELS", "_Netcdf4Dimid"))
+SCALE_ATTRIBUTES = frozenset(
+    ("CLASS", "NAME", "REFERENCE_LIST", "DIMENSION_LIST", "DIMENSION_LABELS", "_Netcdf4Dimid")
+)
 """Attributes that attach dimension scales to axes."""
-OF_LIBRARIES = OF_SCALES | {"_Netcdf4Coordinates", MARK, "_nc3_strict"}
+LIBRARY_ATTRIBUTES = SCALE_ATTRIBUTES | {"_Netcdf4Coordinates", MARK, "_nc3_strict"}
 """Attributes that libraries keep for themselves."""
 _DEFAULT_FILLS = {
     "f4": 9.969209968386869e36,
@@ -251,12 +253,12 @@ class _FileWalk:
         attributes = {}
         for key in list(owner.attrs):  # h5py holds its lock until the iteration ends
             name = _text(key, self._path)
-            if name not in OF_LIBRARIES:
+            if name not in LIBRARY_ATTRIBUTES:
                 with suppress(TypeError):  # NumPy cannot hold the value, or it refers to something in this file
                     attributes[name] = self._value(owner.attrs[key])
         return attributes
 
-    def _value(self, value: Low) -> object:
+    def _value(self, value: LowLevelObject) -> object:
         if isinstance(value, self._h5py.Empty):
             return ""
         is_single = isinstance(value, np.ndarray) and value.shape == (1,) and is_netcdf(self._path)

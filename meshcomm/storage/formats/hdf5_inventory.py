@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 from meshcomm.core._arguments import quote
-from meshcomm.storage.formats.hdf5 import MARK, NO_VARIABLE, OF_SCALES
-from meshcomm.storage.formats.hdf5_library import Hdf5Dataset, Hdf5Group, Hdf5Object, Low, h5py_library
+from meshcomm.storage.formats.hdf5 import MARK, NO_VARIABLE, SCALE_ATTRIBUTES
+from meshcomm.storage.formats.hdf5_library import Hdf5Dataset, Hdf5Group, Hdf5Object, LowLevelObject, h5py_library
 
 
 def inventory(file: Hdf5Group) -> Iterator[tuple[str, str, str]]:
@@ -22,7 +22,7 @@ def inventory(file: Hdf5Group) -> Iterator[tuple[str, str, str]]:
 
     def attributes(name: str, owner: Hdf5Object) -> Iterator[tuple[str, str, str]]:
         for key in owner.attrs if h5py.h5a.get_num_attrs(owner.id) else ():
-            if key not in OF_SCALES and key != MARK:
+            if key not in SCALE_ATTRIBUTES and key != MARK:
                 owner_text = f" of {name}" if name else ""
                 yield f"{name}@{key}", f"attribute {quote(key)}{owner_text}", repr(owner.attrs.get(key))
 
@@ -57,7 +57,7 @@ def inventory(file: Hdf5Group) -> Iterator[tuple[str, str, str]]:
     yield from members(file, "")
 
 
-def _high_level_object(low_object: Low) -> Hdf5Dataset | Hdf5Group:
+def _high_level_object(low_object: LowLevelObject) -> Hdf5Dataset | Hdf5Group:
     """Return the dataset, group or type of h5py for an object of its low-level interface."""
     h5py = h5py_library()
     kinds = {h5py.h5d.DatasetID: h5py.Dataset, h5py.h5g.GroupID: h5py.Group, h5py.h5t.TypeID: h5py.Datatype}

@@ -26,10 +26,10 @@ from meshcomm.storage.chunked import default_chunk
 from meshcomm.storage.codecs import with_levels
 from meshcomm.storage.files import File
 from meshcomm.storage.formats.base import ArrayToSave, groups_above, reading
-from meshcomm.storage.formats.hdf5 import MARK, OF_LIBRARIES, contents_in
+from meshcomm.storage.formats.hdf5 import LIBRARY_ATTRIBUTES, MARK, contents_in
 from meshcomm.storage.formats.hdf5_headers import pieces_of_header
 from meshcomm.storage.formats.hdf5_inventory import inventory, is_ours, mark_of
-from meshcomm.storage.formats.hdf5_library import Hdf5Dataset, Hdf5File, Hdf5Group, Low, h5py_library
+from meshcomm.storage.formats.hdf5_library import Hdf5Dataset, Hdf5File, Hdf5Group, LowLevelObject, h5py_library
 from meshcomm.storage.formats.hdf5_located import located
 from meshcomm.storage.formats.hdf5_scales import Scales, is_scale, name_axes, transfer_scales
 from meshcomm.storage.formats.snapshots import SnapshotWriter, chunks_of_snapshots
@@ -115,11 +115,11 @@ class Hdf5Writer(SnapshotWriter):
             self._put_attributes(self._hdf5, self.metadata, None)
         ends = [segment.offset + segment.stop - segment.start for array in stored for segment in array.segments]
         self._file.sized(max([self._old_end, *ends]))
-        return self.aside if self._journal is None else self.path, stored
+        return self.temporary_path if self._journal is None else self.path, stored
 
     def _create(self) -> None:
-        files.create(self.aside, self.path).close()
-        self._file = files.for_writing(self.aside)
+        files.create(self.temporary_path, self.path).close()
+        self._file = files.for_writing(self.temporary_path)
         self.hold(self._file)
         self._old_end = 0
         self._changes = Changes(self._file, 0)
@@ -251,7 +251,7 @@ class Hdf5Writer(SnapshotWriter):
         self, owner: Hdf5Dataset | Hdf5Group, attributes: Mapping[str, object], dtype: DType | None
     ) -> None:
         for key, value in attributes.items():
-            if key in OF_LIBRARIES:
+            if key in LIBRARY_ATTRIBUTES:
                 raise TypeError(f"HDF5 and netCDF keep the attribute {quote(key)} for themselves")
             if dtype is None and isinstance(value, Mapping):
                 names = ", ".join(array.name for array in self.arrays)
@@ -353,7 +353,7 @@ def _is_named_later(array: ArrayToSave) -> bool:
     return len(dims) < 2 or not is_scale(array.name, dims)
 
 
-def _h5_type(h5py: ModuleType, name: str, dtype: DType) -> Low:
+def _h5_type(h5py: ModuleType, name: str, dtype: DType) -> LowLevelObject:
     """Return the type of the library for elements of *dtype*."""
     if dtype.isbuiltin == 2:  # of another package, such as bfloat16
         raise DTypeError(f"an HDF5 file cannot hold {dtype}, of array {quote(name)}: save it to a folder")
@@ -366,7 +366,7 @@ def _h5_type(h5py: ModuleType, name: str, dtype: DType) -> Low:
     return h5_type
 
 
-def _set_filter(h5py: ModuleType, properties: Low, codec: str, level: int) -> None:
+def _set_filter(h5py: ModuleType, properties: LowLevelObject, codec: str, level: int) -> None:
     if codec == "shuffle":
         properties.set_shuffle()
     elif codec == "gzip":

@@ -24,7 +24,7 @@ class IndexedWriter(Writer):
         self, path: Path, arrays: list[ArrayToSave], node: Node, metadata: dict[str, object], *, mode: str = "w"
     ) -> None:
         super().__init__(path, arrays, node, metadata, mode=mode)
-        self.tag = self.aside.name.split(".")[-2]  # part of the names of all data files of this save
+        self.tag = self.temporary_path.name.split(".")[-2]  # part of the names of all data files of this save
         self._data_files: list[Path] = []
         self._has_put_index = False  # whether the new index is written, and replaces the old one next
 

@@ -18,7 +18,7 @@ from meshcomm.storage.formats.base import ArrayToSave, FileContents, FileWriter,
 from meshcomm.storage.stored import Stored, in_one_file
 
 MAX_HEADER_LENGTH = 10_000  # as numpy.load has it, which also refuses longer ones
-HEADER_WITHIN = MAX_HEADER_LENGTH + 100
+MAX_HEADER_BYTES = MAX_HEADER_LENGTH + 100
 
 
 class NpyWriter(FileWriter):
@@ -92,7 +92,7 @@ def contents(path: Path) -> FileContents:
     """Return the contents of the .npy file. ``CheckpointError`` if it is damaged, or shorter than its array."""
     with files.for_reading(path) as file:
         size = file.size()
-        text = files.section(file, 0, min(size, HEADER_WITHIN))
+        text = files.section(file, 0, min(size, MAX_HEADER_BYTES))
     stored = stored_array(text, "array", str(path), 0, size)
     return FileContents({"array": stored}, {})
 

@@ -89,7 +89,7 @@ class NpzWriter(FileWriter):
 
     def commit(self, pieces: list[Piece]) -> None:
         checksums = [_member_checksum(member, pieces) for member in self._members]
-        with files.for_writing(self.aside) as file:
+        with files.for_writing(self.temporary_path) as file:
             for member, crc in zip(self._members, checksums, strict=True):
                 file.write(_local_header(member, crc) + member.header, member.begin)
             file.write(self._directory(checksums), self._directory_offset)
@@ -193,13 +193,13 @@ def _member(archive: ZipFile, file: File, info: ZipInfo, subject: str) -> Stored
         if info.compress_size > file.size() or info.file_size > _MAX_DEFLATE_RATIO * info.compress_size:
             raise CheckpointError(f"{subject} is said to have {info.file_size} bytes, more than the file can hold")
         with archive.open(info) as member:
-            return npy.stored_array(member.read(npy.HEADER_WITHIN), "", subject, 0, info.file_size)
+            return npy.stored_array(member.read(npy.MAX_HEADER_BYTES), "", subject, 0, info.file_size)
     local_header = files.section(file, info.header_offset, _LOCAL_HEADER.size)
     signature, *_, name_length, extra_length = _LOCAL_HEADER.unpack(local_header)
     begin = info.header_offset + _LOCAL_HEADER.size + name_length + extra_length
     if signature != b"PK\3\4" or info.compress_size != info.file_size or begin + info.file_size > file.size():
         raise CheckpointError(f"{subject} is not in the file")
-    text = files.section(file, begin, min(info.file_size, npy.HEADER_WITHIN))
+    text = files.section(file, begin, min(info.file_size, npy.MAX_HEADER_BYTES))
     return npy.stored_array(text, "", subject, begin, info.file_size)
 
 
@@ -214,7 +214,7 @@ class Member:
             self._archive = ZipFile(path)
             info = self._archive.getinfo(f"{name}.npy")
             self._member = self._archive.open(info)
-            stored = npy.stored_array(self._member.read(npy.HEADER_WITHIN), name, str(path), 0, info.file_size)
+            stored = npy.stored_array(self._member.read(npy.MAX_HEADER_BYTES), name, str(path), 0, info.file_size)
         self.shape, self.dtype = stored.shape, stored.dtype
         self._begin = stored.begin
 

@@ -35,7 +35,7 @@ _NUMBERS = r"[0-9a-f]{16}-\d{5}-of-\d{5}\.safetensors"
 _OUR_NAME = re.compile(rf".*-{_NUMBERS}")
 MAX_HEADER_LENGTH = 100_000_000  # bytes, as its library has it
 
-OF_NUMPY = {
+NUMPY_DTYPES = {
     "BOOL": "?",
     "U8": "u1",
     "I8": "i1",
@@ -50,7 +50,7 @@ OF_NUMPY = {
     "F64": "<f8",
     "C64": "<c8",
 }
-OF_ML_DTYPES = {"BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu"}
+ML_DTYPES = {"BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu"}
 
 
 class SafetensorsWriter(FileWriter):
@@ -280,11 +280,11 @@ def _entry_fields(path: Path, name: str, entry: object) -> tuple[tuple[int, int]
 
 
 def _dtype(text: object, subject: str) -> DType:
-    if isinstance(text, str) and text in OF_NUMPY:
-        return np.dtype(OF_NUMPY[text])
-    if isinstance(text, str) and text in OF_ML_DTYPES:
+    if isinstance(text, str) and text in NUMPY_DTYPES:
+        return np.dtype(NUMPY_DTYPES[text])
+    if isinstance(text, str) and text in ML_DTYPES:
         try:
-            return np.dtype(getattr(import_module("ml_dtypes"), OF_ML_DTYPES[text]))
+            return np.dtype(getattr(import_module("ml_dtypes"), ML_DTYPES[text]))
         except ImportError:
             raise CheckpointError(f"{subject} is {text}: pip install ml_dtypes") from None
     raise CheckpointError(f"{subject}: dtype {quote(text)} is none that NumPy has")
@@ -293,11 +293,11 @@ def _dtype(text: object, subject: str) -> DType:
 def _dtype_name(array: ArrayToSave) -> tuple[str, DType]:
     """Return the name of the dtype of *array* in a header, and the dtype in the file."""
     dtype = array.dtype
-    for text, name in OF_ML_DTYPES.items():
+    for text, name in ML_DTYPES.items():
         if dtype.name == name and dtype.isbuiltin == 2:  # of another package
             return text, dtype
     little_endian = dtype.newbyteorder("<")
-    for text, name in OF_NUMPY.items():
+    for text, name in NUMPY_DTYPES.items():
         if np.dtype(name) == little_endian:
             return text, little_endian
     raise DTypeError(

@@ -79,19 +79,19 @@ class ZarrWriter(SnapshotWriter):
             zarr_store.refuse_to_add(self.path, self._names.values())
         self.remove_leftovers()
         access = own_access(self.path)
-        files.make_folder(self.aside, 0o777 if access is None else 0o700)
-        folder = files.File(self.aside, 0)
+        files.make_folder(self.temporary_path, 0o777 if access is None else 0o700)
+        folder = files.File(self.temporary_path, 0)
         folder.take(access)
         self.hold(folder)
         if self._is_adding:
-            zarr_undo.undo(self.path, self.aside)
+            zarr_undo.undo(self.path, self.temporary_path)
             self._listing = zarr_store.look(self.path)
         self._check_dims()
         attributes = self._root_attributes()
         if "" not in self._names.values():
-            self._put_json(self.aside, group_metadata(attributes))
+            self._put_json(self.temporary_path, group_metadata(attributes))
         self.count_snapshots()
-        return self.aside, [self._lay_out(array, attributes) for array in self.arrays]
+        return self.temporary_path, [self._lay_out(array, attributes) for array in self.arrays]
 
     def _check_dims(self) -> None:
         """Raise ``ShapeError`` if axes of one name have different lengths: xarray does not open such a store."""
@@ -143,7 +143,7 @@ class ZarrWriter(SnapshotWriter):
                 file.sized(nbytes)
             if syncs:
                 file.sync()
-        return os.path.relpath(file.path, self.aside), 0
+        return os.path.relpath(file.path, self.temporary_path), 0
 
     def _root_attributes(self) -> JsonObject:
         """Return the new attributes of the root, and remember whether meshcomm wrote all of them."""
@@ -155,12 +155,12 @@ class ZarrWriter(SnapshotWriter):
         return zarr_store.attributes_of(listing.groups.get("")) | attributes
 
     def _lay_out_array(self, array: ArrayToSave, root_attributes: JsonObject) -> Stored:
-        folder, shape, itemsize = self.aside / self._names[array.name], array.shape, array.dtype.itemsize
+        folder, shape, itemsize = self.temporary_path / self._names[array.name], array.shape, array.dtype.itemsize
         files.make_folders(folder)
         for group in groups_above(self._names[array.name]):
             if group not in self._groups:
                 self._groups.add(group)
-                self._put_json(self.aside / group, group_metadata({}))
+                self._put_json(self.temporary_path / group, group_metadata({}))
         codecs = with_levels(array.codecs) if shape else ()
         chunk = array.chunks
         if array.dims is None and self._is_adding:
@@ -169,7 +169,7 @@ class ZarrWriter(SnapshotWriter):
             rows = max(1, min(shape[0], ZARR_CHUNK // max(1, prod(shape[1:]) * itemsize))) if shape else 1
             chunk = default_chunk(shape, itemsize) if codecs else (rows, *shape[1:])[: len(shape)]
         attributes = as_attributes(array.attributes)
-        if folder == self.aside:  # the array is the root of the store
+        if folder == self.temporary_path:  # the array is the root of the store
             attributes = root_attributes | attributes
         metadata = array_metadata(array, chunk, codecs, attributes)
         self._put_json(folder, metadata)
@@ -192,11 +192,11 @@ class ZarrWriter(SnapshotWriter):
             file = self._new_chunk(array.name, index)
             with file:
                 file.sized(chunk_bytes)  # the last chunk is as long as the others
-            yield Segment(str(file.path.relative_to(self.aside)), start, min(start + chunk_bytes, nbytes), 0)
+            yield Segment(str(file.path.relative_to(self.temporary_path)), start, min(start + chunk_bytes, nbytes), 0)
 
     def _new_chunk(self, name: str, index: Shape) -> File:
         """Return the file of a chunk: a new one, or that of a snapshot, which a killed job may have left."""
-        store_folder = self.path if self._count else self.aside
+        store_folder = self.path if self._count else self.temporary_path
         path = store_folder.joinpath(self._names[name], "c", *map(str, index))
         zarr_store.refuse_link(path, store_folder)
         files.make_folders(path.parent)
@@ -208,12 +208,14 @@ class ZarrWriter(SnapshotWriter):
         return file
 
     def _put_json(self, folder: Path, metadata: JsonObject) -> None:
-        files.put(folder / METADATA, _as_json(metadata), self._like, syncs=folder == self.aside)
+        files.put(folder / METADATA, _as_json(metadata), self._like, syncs=folder == self.temporary_path)
 
     def commit(self, pieces: object) -> None:
         self.refuse_another()
-        files.take_folder_modes(self.aside, self.path)
-        files.sync_tree(self.aside, (METADATA, zarr_store.MARK))  # ranks have synced the chunks that they wrote
+        files.take_folder_modes(self.temporary_path, self.path)
+        files.sync_tree(
+            self.temporary_path, (METADATA, zarr_store.MARK)
+        )  # ranks have synced the chunks that they wrote
         if not self._is_adding:
             super().commit([])
             return
@@ -223,14 +225,14 @@ class ZarrWriter(SnapshotWriter):
         if self._count:
             self._extend_arrays(root, new_root)
         else:
-            self._move_into(self.aside, self.path)
+            self._move_into(self.temporary_path, self.path)
             if zarr_store.is_consolidated(root):
                 new_root = zarr_store.with_consolidated(new_root, zarr_store.look(self.path))
             if new_root != zarr_store.node(self.path):
                 self._replace_metadata(self.path, new_root)
         self._new_files = ()
         with suppress(OSError):  # the next save tries again
-            files.remove(self.aside)
+            files.remove(self.temporary_path)
         self.release()
 
     def abandon(self) -> None:
@@ -253,7 +255,7 @@ class ZarrWriter(SnapshotWriter):
             new_root = zarr_store.with_consolidated(new_root, self._listing)
         if new_root != root:
             texts[METADATA] = _as_json(new_root)
-        zarr_undo.change(self.path, self.aside, texts)
+        zarr_undo.change(self.path, self.temporary_path, texts)
 
     def _move_into(self, new_folder: Path, group: Path) -> None:
         """Move each array and each new group below *new_folder* into *group*, in one step each."""
@@ -268,7 +270,7 @@ class ZarrWriter(SnapshotWriter):
                 files.replace(folder, target)
 
     def _replace_metadata(self, folder: Path, metadata: JsonObject) -> None:
-        zarr_undo.replace(folder / METADATA, _as_json(metadata), self.aside)
+        zarr_undo.replace(folder / METADATA, _as_json(metadata), self.temporary_path)
 
 
 def _as_json(metadata: JsonObject) -> bytes:

@@ -21,7 +21,7 @@ from meshcomm.storage.formats.zarr_undo import UNDO
 
 MAX_METADATA_LENGTH = 2**26
 MARK = ".meshcomm.json"
-OF_VERSION_2 = (".zgroup", ".zarray", ".zattrs", ".zmetadata")
+VERSION_2_FILES = (".zgroup", ".zarray", ".zattrs", ".zmetadata")
 _NODE_FILES = (METADATA, ".zgroup", ".zarray")
 
 
@@ -115,7 +115,7 @@ def look(path: Path) -> StoreListing:
                 listing.roots.add(str(mark_fields.get("root")))
         expected_names = {METADATA, MARK, "c"} if is_array else {METADATA, UNDO}
         if metadata is not None and metadata.get("zarr_format") == 2:  # its chunks may have any names
-            expected_names = {entry.name for entry in files.entries(folder)} if is_array else set(OF_VERSION_2)
+            expected_names = {entry.name for entry in files.entries(folder)} if is_array else set(VERSION_2_FILES)
         for entry in files.entries(folder):
             if entry.name in expected_names:
                 continue

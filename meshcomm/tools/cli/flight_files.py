@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TypeVar, get_origin, get_type_hints
 
 from meshcomm.core._arguments import quote
-from meshcomm.core.failures.flights import Flight, Flown
+from meshcomm.core.failures.flights import Flight, FlightCall
 from meshcomm.core.failures.messages import first_of, ranks_text
 from meshcomm.core.failures.watch import kind
 from meshcomm.errors import MeshcommError, printable
@@ -50,7 +50,7 @@ def _read_flight(path: Path) -> Flight:
     flight = _plain_entries(content, Flight)
     if not 0 <= flight["rank"] < flight["size"] <= _MAX_RANKS:
         raise ValueError(f"there is no rank {flight['rank']} of {flight['size']}")
-    flight["calls"] = [_plain_entries(call, Flown) for call in content["calls"]]
+    flight["calls"] = [_plain_entries(call, FlightCall) for call in content["calls"]]
     if not all(isinstance(digest, str) for call in flight["calls"] for digest in call["digests"]):
         raise TypeError("digests are texts")
     return flight
@@ -83,7 +83,7 @@ def first_difference(flights: Iterable[Flight]) -> str | None:
     >>> print(first_difference([first, {"rank": 1, "calls": [call | {"operation": "to_numpy"}]}]))
     call 3 on ranks 0-1: rank 0 made barrier, rank 1 made to_numpy
     """
-    calls_of_rank_sets: dict[str, dict[int, dict[int, Flown]]] = {}
+    calls_of_rank_sets: dict[str, dict[int, dict[int, FlightCall]]] = {}
     for flight in flights:
         for call in flight["calls"]:
             if call["number"] > 0 and call["rank_set"]:
@@ -100,7 +100,7 @@ def first_difference(flights: Iterable[Flight]) -> str | None:
     return min(differences)[1] if differences else ""
 
 
-def _first_difference_on_mesh(calls: Mapping[int, Mapping[int, Flown]]) -> tuple[float, str] | None:
+def _first_difference_on_mesh(calls: Mapping[int, Mapping[int, FlightCall]]) -> tuple[float, str] | None:
     """Return the time at which the first different call on a mesh began, and its text; None if all are the same.
 
     *calls* maps the number of a call to the calls by rank.
@@ -115,7 +115,7 @@ def _first_difference_on_mesh(calls: Mapping[int, Mapping[int, Flown]]) -> tuple
     return None
 
 
-def _different_operations(calls: Mapping[int, Flown]) -> str:
+def _different_operations(calls: Mapping[int, FlightCall]) -> str:
     """Return a text if ranks called different operations, else "". Names that the user gave to calls may differ."""
     ranks_of_operations: dict[str, list[int]] = {}
     for rank, call in calls.items():
@@ -124,7 +124,7 @@ def _different_operations(calls: Mapping[int, Flown]) -> str:
     return ", ".join(first_of(texts)) if len(texts) > 1 else ""
 
 
-def _different_digests(calls: Mapping[int, Flown], digest_counts: Sequence[Mapping[int, int]]) -> str:
+def _different_digests(calls: Mapping[int, FlightCall], digest_counts: Sequence[Mapping[int, int]]) -> str:
     """Return a text if ranks called the same operation with different arguments, else "".
 
     Digests that a rank has not noted yet are not compared. The difference is in this call if an earlier call was the
@@ -146,7 +146,7 @@ def _different_digests(calls: Mapping[int, Flown], digest_counts: Sequence[Mappi
     return ""
 
 
-def _difference_text(groups: Sequence[list[int]], calls: Mapping[int, Flown], earlier_call_agrees: bool) -> str:
+def _difference_text(groups: Sequence[list[int]], calls: Mapping[int, FlightCall], earlier_call_agrees: bool) -> str:
     """Return a text which says that *groups* of ranks called the same operation with different arguments."""
     argument_texts = [calls[ranks[0]]["about"] for ranks in groups]
     texts_differ = len({*argument_texts}) > 1

@@ -15,7 +15,7 @@ _MAX_TEXTS = 256
 """The most texts that ranks signal to each other: each takes an open file. Of further texts, rank 0 shows its own."""
 
 
-class ShownOnce:
+class WarningPrinter:
     """Shows the warnings of this rank, in place of `warnings.showwarning`.
 
     Parameters

@@ -25,14 +25,14 @@ import numpy as np
 from meshcomm.blocks.small import broadcast_from_device
 from meshcomm.core._tracing import Value
 from meshcomm.core.arrays._waiting import compute_waiting
-from meshcomm.core.arrays.conditions import let_see
+from meshcomm.core.arrays.conditions import agree_on_conditions
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.scripted import is_alone, set_scripted
 from meshcomm.core.failures import abort
 from meshcomm.core.memory.heap import keep_freed
 from meshcomm.core.ranks.meshes import mesh_of_program
 from meshcomm.storage.files import at_files
-from meshcomm.tools.cli.script_warnings import ShownOnce
+from meshcomm.tools.cli.script_warnings import WarningPrinter
 
 _NAMESPACE, _SUBMODULES = "meshcomm.numpy", ("fft", "linalg", "random", "testing")
 _PACKAGES = frozenset(("site-packages", "dist-packages"))
@@ -58,8 +58,8 @@ class NumPyScript:
         if rank:
             hold_back()
         if size > 1:
-            warnings.showwarning = ShownOnce(rank, stderr).show
-            let_see(True)  # after that: it notes what shows warnings usually
+            warnings.showwarning = WarningPrinter(rank, stderr).show
+            agree_on_conditions(True)  # after that: it notes what shows warnings usually
         if rank == 1:
             builtins.open = self._open_watched
         atexit.register(compute_waiting)  # for the warnings of what the script has made and not used

@@ -183,8 +183,8 @@ class Job:
 
     def shared(self, name: str, make: Callable[[], Value]) -> Value:
         """Return on all ranks what *make* returns on rank 0. ``RuntimeError`` on another rank that runs code alone."""
-        if self.rank and self.gates.why_alone:
-            raise RuntimeError(f"{name} is possible on rank 0 only: {self.gates.why_alone}")
+        if self.rank and self.gates.isolation_reason:
+            raise RuntimeError(f"{name} is possible on rank 0 only: {self.gates.isolation_reason}")
         if self.rank:
             wait_until(self._has_value)
             sent_name, value = self._values.popleft()
@@ -192,7 +192,7 @@ class Job:
                 raise RuntimeError(f"rank {self.rank} asks for {name}, but rank 0 for {sent_name}")
             return value
         value = make()
-        if not self.gates.why_alone and self.running:
+        if not self.gates.isolation_reason and self.running:
             self._to_others("value", name, value)
         return value
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import TypedDict
 
-from meshcomm.core._callers import in_short, is_ours
+from meshcomm.core._callers import is_ours, shortened_traceback
 from meshcomm.core.failures import host_signals
 from meshcomm.core.failures.messages import ranks_by_value, spans
 from meshcomm.core.ranks.interruptible import RankSetState
@@ -60,7 +60,7 @@ def traceback_lines(error: BaseException) -> list[str]:
     entry = error.__traceback__
     while entry is not None and _runs_cells(entry.tb_frame):
         entry = entry.tb_next
-    with in_short(error.with_traceback(entry)):
+    with shortened_traceback(error.with_traceback(entry)):
         return "".join(traceback.format_exception(error)).rstrip().split("\n")
 
 

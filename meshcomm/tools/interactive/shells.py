@@ -11,7 +11,7 @@ from IPython.core.displayhook import DisplayHook
 from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
 from IPython.utils.text import SList
 
-from meshcomm.core._callers import in_short
+from meshcomm.core._callers import shortened_traceback
 from meshcomm.core._tracing import Value
 from meshcomm.core._units import bytes_text
 from meshcomm.core.ranks.hosts import this_host
@@ -52,7 +52,7 @@ class RankShell(InteractiveShell):  # IPython is not typed strictly
         if self.job.was_stopped_by(error):  # IPython takes long to show where
             self._showtraceback(kind, error, traceback_lines(error))
             return
-        with in_short(error):
+        with shortened_traceback(error):
             super().showtraceback((kind, error, error.__traceback__), *args, **kwargs)
 
     def _showtraceback(self, etype: type, evalue: BaseException, stb: list[str]) -> None:
@@ -71,7 +71,7 @@ class RankShell(InteractiveShell):  # IPython is not typed strictly
     def _magic(self, name: str) -> Iterator[bool]:
         """Return a context for the magic called *name*; its value is whether the magic runs on this rank."""
         gates = self.job.gates
-        on_all_ranks = gates.why_alone or not self.job.running or self._runs_on_all_ranks(name)
+        on_all_ranks = gates.isolation_reason or not self.job.running or self._runs_on_all_ranks(name)
         with ExitStack() as stack:
             if name == "timeit":
                 stack.enter_context(self._shared_clock())
@@ -171,7 +171,7 @@ class FollowerShell(RankShell):
 
     def system(self, cmd: str) -> None:
         """Leave commands to rank 0."""
-        if self.job.gates.why_alone:
+        if self.job.gates.isolation_reason:
             sys.stdout.write(f"!{cmd}: commands run on rank 0\n")
 
     def ask_exit(self) -> None:

@@ -57,6 +57,6 @@ def prepare(job: Job) -> None:
     module.showwarning = show
     conditions.begin()  # so that operations may wait although `show` has replaced the usual function
     if is_scripted() and job.size > 1:
-        conditions.let_see(True)
+        conditions.agree_on_conditions(True)
     for name in ("layouts", "meshes", "plans"):  # also if the program does not import meshcomm
         import_module(f"meshcomm.tools.pictures.of_{name}")

@@ -67,10 +67,10 @@ def _answer_clock(communicator: Communicator) -> None:
         communicator.send(as_bytes(local_time), 0)
 
 
-class Aligned(NamedTuple):
+class AlignedClock(NamedTuple):
     """Converts times of this rank to the clock of the first rank, from comparisons of the two *before* and *after*.
 
-    >>> aligned = Aligned(Clock(1000, 500), Clock(3000, 502))
+    >>> aligned = AlignedClock(Clock(1000, 500), Clock(3000, 502))
     >>> aligned.time(1000), aligned.time(2000), aligned.time(3000)
     (500, 1499, 2498)
     """

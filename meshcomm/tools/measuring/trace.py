@@ -28,7 +28,7 @@ from meshcomm.core.ranks.meshes import world_of
 from meshcomm.core.ranks.rank_sets import RankSet
 from meshcomm.core.ranks.recording import Listener, recorder
 from meshcomm.errors import CollectiveMismatch
-from meshcomm.tools.measuring.clocks import Aligned, Clock, compare_clocks
+from meshcomm.tools.measuring.clocks import AlignedClock, Clock, compare_clocks
 from meshcomm.tools.measuring.events import DEFAULT_MAX_EVENTS, Events, document
 from meshcomm.tools.measuring.totals import Totals
 from meshcomm.tools.measuring.waits import Arrivals, is_explained, waiting_spans
@@ -119,7 +119,7 @@ class Trace:
         return self.path.with_name(f"{self.path.name}.rank-{self._rank_set.rank}.json")
 
     def _write_alone(self) -> None:
-        aligned = Aligned(self._clock_before, self._clock_before)
+        aligned = AlignedClock(self._clock_before, self._clock_before)
         lines = self._events.lines(self._rank_set.world.rank, os.uname().nodename, self._begin_time, aligned.time)
         with replacing(self._rank_path) as file:
             totals = Totals()
@@ -138,7 +138,7 @@ class Trace:
                     f"a trace ends, but {ranks_text([rank_set.ranks[position] for position in missing])} did not come"
                 )
             agree(rank_set, "the end of a trace")
-            aligned = Aligned(self._clock_before, _clock_and_time(rank_set)[0])
+            aligned = AlignedClock(self._clock_before, _clock_and_time(rank_set)[0])
             arrivals = json.dumps(list(self._events.arrivals(self._begin_time, aligned.time))).encode()
             text = "\n".join(
                 self._events.lines(rank_set.world.rank, os.uname().nodename, self._begin_time, aligned.time)

@@ -7,17 +7,17 @@ import pytest
 
 import meshcomm as mc
 import meshcomm.numpy as namespace
-from meshcomm.core.arrays.conditions import let_see
+from meshcomm.core.arrays.conditions import agree_on_conditions
 from meshcomm.core.arrays.scripted import set_scripted
 from meshcomm.core.failures.watch import watch
 
 
 @pytest.fixture
 def seeing():
-    """A script; its ranks call `let_see`."""
+    """A script; its ranks call `agree_on_conditions`."""
     set_scripted(True)
     yield
-    let_see(False)
+    agree_on_conditions(False)
     set_scripted(False)
 
 
@@ -42,7 +42,7 @@ def test_errors_are_raised_on_all_ranks(ranks):
             return divided(np)
 
     def of_rank():
-        let_see(True)
+        agree_on_conditions(True)
         return program(namespace)
 
     with mc.simulate(ranks) as world:
@@ -58,7 +58,7 @@ def test_functions_are_called_on_all_ranks():
         return seen, values
 
     def of_rank():
-        let_see(True)
+        agree_on_conditions(True)
         return program(namespace)
 
     with mc.simulate(2) as world:
@@ -80,7 +80,7 @@ def test_ranks_communicate_only_where_the_script_sees_conditions():
     def program():
         nonlocal others
         others = counted()
-        let_see(True)
+        agree_on_conditions(True)
         found = [counted()]
         with np.errstate(divide="raise"):
             found.append(counted())
