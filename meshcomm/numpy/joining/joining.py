@@ -111,11 +111,7 @@ def _stacked(
 
 
 def _joined(
-    name: str,
-    values: Sequence[object],
-    axis: int | None,
-    layout: Layout | None = None,
-    **options: Unpack[_Options],
+    name: str, values: Sequence[object], axis: int | None, layout: Layout | None = None, **options: Unpack[_Options]
 ) -> Call | DTensor:
     """Return operands joined along *axis*, or the call that joins them."""
     operands = [unwrapped(x) for x in values]
