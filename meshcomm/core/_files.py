@@ -20,7 +20,7 @@ from typing import NamedTuple, TextIO
 PRIVATE, PUBLIC = 0o600, 0o666
 """Permissions of new files: for this user only; for all users, as far as the umask allows."""
 
-ASIDE = ".unfinished"
+UNFINISHED_SUFFIX = ".unfinished"
 """The suffix of the names of files that are not complete."""
 
 _MAX_LINKS = 40
@@ -35,7 +35,7 @@ def opened(path: Path, flags: int, mode: int = PUBLIC) -> int:
 
 def temporary_path(path: Path) -> Path:
     """Return a path beside *path*, with a name that nobody can guess, for a file until it is complete."""
-    return path.with_name(f".{path.name}.{SystemRandom().getrandbits(64):016x}{ASIDE}")
+    return path.with_name(f".{path.name}.{SystemRandom().getrandbits(64):016x}{UNFINISHED_SUFFIX}")
 
 
 @contextlib.contextmanager

@@ -36,14 +36,14 @@ class _HookTable(dict[Hook, Callable[..., object]]):
         return self[hook]
 
 
-_hooked = _HookTable()
+_registered = _HookTable()
 
 
 def provides(hook: Hook) -> Callable[[F], F]:
     """Return a decorator that registers a function for *hook*."""
 
     def register(function: F) -> F:
-        _hooked[hook] = function
+        _registered[hook] = function
         return function
 
     return register
@@ -51,4 +51,4 @@ def provides(hook: Hook) -> Callable[[F], F]:
 
 def call(hook: Hook, *args: object, **kwargs: object) -> Any:
     """Call the function that is registered for *hook*."""
-    return _hooked[hook](*args, **kwargs)
+    return _registered[hook](*args, **kwargs)

@@ -14,7 +14,7 @@ from meshcomm.errors import ShapeError
 from meshcomm.linalg.choose import SMALL_MATRICES, Way
 from meshcomm.linalg.small import at_root
 from meshcomm.linalg.stacks import by_blocks
-from meshcomm.linalg.tasks import ResultLayouts, Task, check_axes, forms_of, laid_out, stack_of, way_of
+from meshcomm.linalg.tasks import ResultLayouts, Task, check_axes, laid_out, result_specs_of, stack_of, way_of
 from meshcomm.numpy.indexing.indexing import getitem
 
 _OTHERWISE = (
@@ -35,7 +35,7 @@ def run(task: Task, values: Sequence[object], layout: ResultLayouts = None) -> l
     operands = tensors_of(task.name, values)
     check_axes(task, operands)
     stack, _ = stack_of(task, operands)
-    forms = forms_of(task, operands, stack)
+    forms = result_specs_of(task, operands, stack)
     way = way_of(task, operands)
     if way.way == "stacks":
         results = by_blocks(task, operands, forms)

@@ -16,7 +16,7 @@ from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.linalg.reflectors import arithmetic
-from meshcomm.linalg.tree import DeviceResult, Small, TallMatrix, Top, cut_along
+from meshcomm.linalg.tree import DeviceResult, RootResults, Small, TallMatrix, cut_along
 
 
 @overload
@@ -33,7 +33,7 @@ def qr(t: DTensor, mode: str = "reduced") -> DTensor | tuple[DTensor, DTensor]:
         return r if mode == "r" else (q, r)
     n = t.shape[1]
 
-    def work(top: Top) -> Small:
+    def work(top: RootResults) -> Small:
         r = np.triu(top.signs[:, None] * top.r)
         return np.diag(top.signs)[:, : n if mode == "reduced" else 0], r
 
@@ -60,7 +60,7 @@ def svd(t: DTensor, compute_uv: bool = True) -> DTensor | tuple[DTensor, DTensor
         return _adjoint(vh), s, _adjoint(u)
     n = t.shape[1]
 
-    def work(top: Top) -> Small:
+    def work(top: RootResults) -> Small:
         return tuple(np.linalg.svd(top.r)) if compute_uv else (_NOTHING, np.linalg.svd(top.r, compute_uv=False))
 
     tall = TallMatrix("svd", t)
@@ -99,7 +99,7 @@ def pinv(t: DTensor, rcond: float) -> DTensor:
     tall = TallMatrix("pinv", _adjoint(t) if is_wide else t)
     n = tall.shape[1]
 
-    def work(top: Top) -> Small:
+    def work(top: RootResults) -> Small:
         u, s, vh = np.linalg.svd(top.r)
         return ((u * _inverses(s, s > rcond * s.max(initial=0))) @ vh,)
 
@@ -132,7 +132,7 @@ def _lstsq_of_tall(a: DTensor, b: DTensor, rcond: float | None) -> tuple[DTensor
     tall = TallMatrix("lstsq", a)
     n, columns = a.shape[1], b.shape[1]
 
-    def work(top: Top) -> Small:
+    def work(top: RootResults) -> Small:
         u, s, vh = np.linalg.svd(top.r)
         inverses, rank = _inverses_and_rank(s, rcond, a.shape)
         x = vh.conj().T @ (inverses[:, None] * (u.conj().T @ top.right))
@@ -149,7 +149,7 @@ def _lstsq_of_wide(a: DTensor, b: DTensor, rcond: float | None) -> tuple[DTensor
     tall = TallMatrix("lstsq", _adjoint(a))
     rhs, m = tall.at_root(b), a.shape[0]
 
-    def work(top: Top) -> Small:
+    def work(top: RootResults) -> Small:
         u, s, vh = np.linalg.svd(top.r)
         inverses, rank = _inverses_and_rank(s, rcond, a.shape)
         return u @ (inverses[:, None] * (vh @ rhs._block)), rank, s, np.empty(0)

@@ -78,7 +78,7 @@ def stack_of(task: Task, operands: Sequence[DTensor]) -> tuple[Shape, Layout]:
     return shape, common_layout(shape, stacks)
 
 
-def forms_of(task: Task, operands: Sequence[DTensor], stack: Shape) -> list[tuple[Shape, DType]] | None:
+def result_specs_of(task: Task, operands: Sequence[DTensor], stack: Shape) -> list[tuple[Shape, DType]] | None:
     """Return shape and dtype of each result; None if they depend on values. Raise NumPy's errors for the arguments.
 
     They come from a call of NumPy on empty stacks.

@@ -28,7 +28,7 @@ FAN = 4
 """Number of R factors that a rank stacks and factors. A larger one means fewer exchanges and more work on one rank."""
 
 
-class Top(NamedTuple):
+class RootResults(NamedTuple):
     """Results at the root of the tree.
 
     Parameters
@@ -55,7 +55,7 @@ class DeviceResult(NamedTuple):
     real: bool = False
 
 
-RootFunction: TypeAlias = Callable[[Top], Small]
+RootFunction: TypeAlias = Callable[[RootResults], Small]
 """A function of the results at the root. It returns the matrix to multiply Q by, and arrays for all devices."""
 
 
@@ -258,7 +258,7 @@ class TallMatrix:
         r, footer = bundle[:n, :n], bundle[n]
         signs_of_rows = np.ones(n) if first_rows is None else signs(r, first_rows, footer[:n].real.astype(int))
         try:
-            results = work(Top(r, bundle[:n, n:], footer[n:].real, signs_of_rows))
+            results = work(RootResults(r, bundle[:n, n:], footer[n:].real, signs_of_rows))
         except np.linalg.LinAlgError:
             return np.ones((1, size), self._work_dtype)
         return np.concatenate([*map(np.ravel, results), [0]]).astype(self._work_dtype, copy=False)[None]

@@ -208,7 +208,7 @@ def _call_ufunc(ufunc: np.ufunc, method: str, inputs: tuple[object, ...], kwargs
         return products.core_product(ufunc, operands, out, kwargs)
     if ufunc.signature is not None:
         raise TypeError(f"{name} is not defined for DTensors: it is not elementwise; {ADVICE}")
-    return ufuncs.of_elements(ufunc, operands, out, kwargs)
+    return ufuncs.elementwise_ufunc(ufunc, operands, out, kwargs)
 
 
 def _into_arrays(name: str, ufunc: np.ufunc, method: str, operands: list[object], kwargs: dict[str, Value]) -> object:

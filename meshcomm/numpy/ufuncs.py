@@ -199,7 +199,7 @@ def outer(ufunc: np.ufunc, a: object, b: object, **options: object) -> Value:
 # -- calls ------------------------------------------------------------------------------------------------------------
 
 
-def of_elements(
+def elementwise_ufunc(
     ufunc: np.ufunc, operands: Sequence[object], out: Sequence[DTensor], options: dict[str, object]
 ) -> Call | DTensor | Sequence[DTensor]:
     """Return the results of an elementwise ufunc, or the call that makes them.

@@ -38,7 +38,7 @@ def read_by_library(open_files: OpenFiles, request: ArrayRequest, target: DTenso
     layout = layout_by_chunks(selection, target.mesh, chunks)
     is_direct = target.mesh.size == 1 or layout == target.layout
     read_tensor = target if is_direct else empty(selection.box, target.dtype, layout)
-    open_files.settled = False
+    open_files.has_agreed = False
     with (
         open_files.trying(),
         open_array(open_files.base, stored.name, stored.shape) as array,
@@ -50,9 +50,8 @@ def read_by_library(open_files: OpenFiles, request: ArrayRequest, target: DTenso
         )
     if not is_direct:
         open_files.before_sending()
-        overwrites = (
-            request.out_is_contiguous or request.coding is not None
-        )  # with a coding, the target is a new tensor
+        # With a coding, the target is a new tensor.
+        overwrites = request.out_is_contiguous or request.coding is not None
         result = relayout(read_tensor, target.layout, out=target if overwrites else None, max_scratch_bytes=limit)
         if result is not target:
             on_blocks(convert, result, target)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from meshcomm.core._files import ASIDE, PRIVATE, PUBLIC, Access, grant, opened, own_access
+from meshcomm.core._files import PRIVATE, PUBLIC, UNFINISHED_SUFFIX, Access, grant, opened, own_access
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Bytes, Indices
 from meshcomm.core.failures.watch import watch
@@ -372,7 +372,7 @@ def below(folder: Path) -> Iterator[Path]:
                     yield Path(entry.path)
 
 
-def odd(path: Path, max_bytes: int | None) -> str:
+def problem_with(path: Path, max_bytes: int | None) -> str:
     """Return a text that says why no library should open a file; "" for a regular file of at most *max_bytes*."""
     status = path.lstat()
     if stat.S_ISLNK(status.st_mode):
@@ -435,7 +435,7 @@ def remove(path: Path) -> None:
 
 def leftovers(path: Path) -> Iterator[Path]:
     """Yield the files and folders that unfinished saves to *path* have left beside it, and that no process holds."""
-    name_pattern = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{16}}{re.escape(ASIDE)}")
+    name_pattern = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{16}}{re.escape(UNFINISHED_SUFFIX)}")
     for entry in entries(path.parent):
         if name_pattern.fullmatch(entry.name) and is_free(entry):
             yield entry
@@ -453,7 +453,7 @@ def is_free(path: Path) -> bool:
         return False
 
 
-_TEMPORARY_NAME = re.compile(rf"\.([^/]+)\.[0-9a-f]{{16}}{re.escape(ASIDE)}")
+_TEMPORARY_NAME = re.compile(rf"\.([^/]+)\.[0-9a-f]{{16}}{re.escape(UNFINISHED_SUFFIX)}")
 
 
 def with_final_names(error: Exception) -> Exception:

@@ -253,9 +253,9 @@ def _fill_targets(
     with showing(open_files, "loading", request.path, kept_load.reader.nbytes, session), closing(open_files):
         if kept_load.has_smaller_meshes:  # ranks outside of a mesh cannot tell when others send, so all agree first
             open_files.before_sending()
-            open_files.settled = False
+            open_files.has_agreed = False
         kept_load.reader.fill(targets, open_files, session)
-        open_files.settle()
+        open_files.agree_on_reads()
     if open_files.checks:
         compare_checksums(kept_load.shared.base, kept_load.shared.contents, open_files, session)
     if request.out is not None:

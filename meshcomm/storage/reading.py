@@ -38,7 +38,7 @@ class ArraysReader:
         """Fill the *targets*, one for each request. Collective over the rank set."""
         numbers = iter(self._small_numbers)
         for batch in self._batches:
-            open_files.settled = False
+            open_files.has_agreed = False
             packed = np.zeros(batch.nbytes, np.uint8) if session.position else batch.read(open_files)
             open_files.before_sending()
             session.broadcast(packed)

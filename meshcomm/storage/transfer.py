@@ -71,7 +71,7 @@ class OpenFiles:
         self.error: Exception | None = None
         self.progress: Progress | None = None
         self.agree: Callable[[], None] | None = None  # Collective: on the first error of the ranks
-        self.settled, self._has_sent = (
+        self.has_agreed, self._has_sent = (
             False,
             False,
         )  # whether ranks have agreed on all reads; have sent data
@@ -85,17 +85,17 @@ class OpenFiles:
             file = self.files[name] = files.for_writing(path) if self._writes else files.for_reading(path)
         return file
 
-    def settle(self) -> None:
+    def agree_on_reads(self) -> None:
         """Let the ranks agree on the data that they have read since the last time, if `agree` is set. Collective."""
-        if self.agree is not None and not self.settled:
-            self.settled = True
+        if self.agree is not None and not self.has_agreed:
+            self.has_agreed = True
             self.agree()
 
     def before_sending(self) -> None:
         """Let the ranks agree before they send for the first time: often they have read all by then. Collective."""
         if not self._has_sent:
             self._has_sent = True
-            self.settle()
+            self.agree_on_reads()
 
     @contextmanager
     def trying(self) -> Iterator[None]:
@@ -304,7 +304,7 @@ class TensorReader:
         stored = self.stored
         for step, next_step in pairwise(chain(self._steps(), [None])):
             assert step is not None
-            open_files.settled = False
+            open_files.has_agreed = False
             block = tensor._block[step.block_index]
             if step.target is None and block.flags.c_contiguous and block.dtype == stored.dtype:
                 self._read(block, step, open_files)

@@ -239,7 +239,7 @@ def test_digests_are_written_and_read(rank_sets, tmp_path):
 
 def test_flights_are_written_once_and_read(tmp_path, monkeypatch):
     monkeypatch.setenv("MESHCOMM_FLIGHTS", str(tmp_path / "new"))
-    monkeypatch.setattr(flights, "_first_time", list)
+    monkeypatch.setattr(flights, "_message_cache", list)
     watch.recent.append(("to_numpy", None, 7, time.monotonic()))
     assert flights.write("because").endswith(f"python -m meshcomm flights {tmp_path / 'new'}")
     (flight,) = read_flights(tmp_path / "new")
@@ -249,7 +249,7 @@ def test_flights_are_written_once_and_read(tmp_path, monkeypatch):
 
 def test_without_flight_files_stacks_are_reported(monkeypatch):
     monkeypatch.setenv("MESHCOMM_FLIGHTS", "0")
-    monkeypatch.setattr(flights, "_first_time", list)
+    monkeypatch.setattr(flights, "_message_cache", list)
     assert "in test_without_flight_files_stacks_are_reported" in flights.write("because")
 
 
@@ -262,7 +262,7 @@ def test_the_recorder_keeps_64_calls():
 def test_flights_are_for_their_user_only(tmp_path, monkeypatch):
     monkeypatch.delenv("MESHCOMM_FLIGHTS", raising=False)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(flights, "_first_time", list)
+    monkeypatch.setattr(flights, "_message_cache", list)
     assert "python -m meshcomm flights" in flights.write("because")
     (folder,) = tmp_path.iterdir()
     (file,) = folder.iterdir()
@@ -276,7 +276,7 @@ def test_a_file_is_replaced_and_nothing_behind_a_link_is_changed(tmp_path, monke
     rank = abort.comm_world()[0]
     (tmp_path / f"rank-{rank}.json").symlink_to(mine)
     for _ in range(2):
-        monkeypatch.setattr(flights, "_first_time", list)
+        monkeypatch.setattr(flights, "_message_cache", list)
         flights.write("because")
     assert mine.read_text() == "mine"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", f"rank-{rank}.json"]
@@ -286,7 +286,7 @@ def test_a_file_is_replaced_and_nothing_behind_a_link_is_changed(tmp_path, monke
 def test_a_folder_that_somebody_else_made_first_is_not_used(tmp_path, monkeypatch, kind):
     monkeypatch.delenv("MESHCOMM_FLIGHTS", raising=False)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(flights, "_first_time", list)
+    monkeypatch.setattr(flights, "_message_cache", list)
     (tmp_path / "elsewhere").mkdir()
     if kind == "link":
         flights.folder().symlink_to(tmp_path / "elsewhere")

@@ -25,7 +25,7 @@ def error():
     made = []
 
     def make(text, rank, *tellers):
-        made.append(host_signals.Error(text, rank, tellers, time.monotonic() + 60.0))
+        made.append(host_signals.SharedError(text, rank, tellers, time.monotonic() + 60.0))
         return made[-1]
 
     yield make
@@ -94,8 +94,8 @@ def test_a_process_with_as_many_files_as_it_may_have_shows_nothing(monkeypatch):
         raise OSError(errno.EMFILE, "Too many open files")
 
     monkeypatch.setattr("socket.socket", refused)
-    host_signals.show_words(0)  # within an agreement, which it must not leave
-    host_signals.let_tell([1], time.monotonic() + 60.0)
+    host_signals.show_pending_error(0)  # within an agreement, which it must not leave
+    host_signals.wait_for_reports([1], time.monotonic() + 60.0)
     host_signals.note_reported()
 
 
@@ -153,17 +153,17 @@ def test_other_errors_are_distinguished_by_their_tracebacks():
 def waiting():
     """A function that lets another thread wait, at most a minute, until ranks 0 to 2 have reported their errors."""
     with ThreadPoolExecutor() as threads:
-        yield lambda: threads.submit(host_signals.let_tell, range(3), time.monotonic() + 60.0)
+        yield lambda: threads.submit(host_signals.wait_for_reports, range(3), time.monotonic() + 60.0)
         host_signals.note_reported()
 
 
 def test_a_rank_waits_until_another_one_has_reported_its_error(waiting):
-    host_signals.show_words(1)
+    host_signals.show_pending_error(1)
     waits = waiting()
     assert not waits.done()
     with pytest.raises(TimeoutError):
         waits.result(0.05)
-    host_signals.show_words(1)  # again, as it prints
+    host_signals.show_pending_error(1)  # again, as it prints
     assert not waits.done()
     host_signals.note_reported()
     waits.result(30.0)
@@ -171,13 +171,13 @@ def test_a_rank_waits_until_another_one_has_reported_its_error(waiting):
 
 def test_no_rank_waits_for_those_that_have_nothing_to_tell(waiting):
     host_signals.note_reported()
-    host_signals.show_words(7)
+    host_signals.show_pending_error(7)
     waiting().result(30.0)
 
 
 def test_no_rank_waits_for_ever():
-    host_signals.show_words(1)
-    host_signals.let_tell(range(3), time.monotonic() + 0.05)
+    host_signals.show_pending_error(1)
+    host_signals.wait_for_reports(range(3), time.monotonic() + 0.05)
     host_signals.note_reported()
 
 
@@ -190,7 +190,7 @@ def test_a_rank_that_knows_less_leaves_it_to_another(error, monkeypatch):
 
     made, looked = [], host_signals._is_shown
     monkeypatch.setattr(host_signals, "_is_shown", other_prints)
-    host_signals.show_words(1)
+    host_signals.show_pending_error(1)
     shared = error("alike", 0, 1, 2)
     assert (made[1].ours, shared.ours) == (True, False), "at once, though rank 1 has not printed yet"
     host_signals.note_reported()

@@ -242,7 +242,7 @@ def test_each_rank_writes_what_it_did_last_and_the_command_merges_it(job, launch
         assert text in merged.text, merged
     for rank, at in enumerate(("exchange", "one_never_joins", "exchange")):
         assert re.search(rf"^rank {rank}: .* s, at .*failures\.py:\d+ in {at}$", merged.text, re.M), merged
-    assert "_tell_what_happened" not in merged.text, "the watchdog leaves itself out"
+    assert "_record_end" not in merged.text, "the watchdog leaves itself out"
 
 
 @pytest.mark.slow

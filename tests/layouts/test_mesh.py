@@ -259,6 +259,6 @@ def test_rank_and_close_are_those_of_the_world(monkeypatch):
             self.closed = mesh
 
     world, mesh = World(), grid(3, 2)
-    monkeypatch.setitem(_hooks._hooked, "world", lambda: world)
+    monkeypatch.setitem(_hooks._registered, "world", lambda: world)
     assert (mesh.world, mesh.rank, mesh.close()) == (world, 7, None)
     assert world.closed is mesh

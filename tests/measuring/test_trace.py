@@ -260,7 +260,7 @@ def test_clocks_of_hosts_are_found(monkeypatch):
 
     found = simulated(5, program)
     for shift, clock in zip(shifts, found, strict=True):
-        assert abs(clock.offset - shift) <= clock.uncertain
+        assert abs(clock.offset - shift) <= clock.uncertainty
     assert found[0] == found[1] == Clock(), "ranks on one host have one clock, to the nanosecond"
     assert found[2] == found[4], "and are asked once"
 

@@ -22,9 +22,9 @@ def span(began, ended, needs=None, rank=10, kind="mpi"):
     return {"name": "MPI", "cat": kind, "ph": "X", "pid": rank, "tid": 0, "args": args, **times}
 
 
-def within(found, *args, uncertain=0, **more):
+def within(found, *args, uncertainty=0, **more):
     """The spans in a span: their names, begins and ends in nanoseconds."""
-    first, *others = waiting_spans(span(*args, **more), found, uncertain)
+    first, *others = waiting_spans(span(*args, **more), found, uncertainty)
     assert first["args"] == {}
     return [(e["name"], round(e["ts"] * 1000), round((e["ts"] + e["dur"]) * 1000)) for e in others]
 
@@ -62,9 +62,9 @@ def test_nothing_is_said_of_what_is_not_known(needs):
 
 def test_clocks_that_are_not_sure():
     found = arrivals(99, 299)
-    assert within(found, 100, 400, [[STREAM, 1, "0-1"]], uncertain=200) == [("moving", 100, 400)]
-    assert within(found, 100, 290, [[STREAM, 1, "0-1"]], uncertain=20) == [("waiting for rank 11", 100, 290)]
-    assert within(found, 100, 250, [[STREAM, 1, "0-1"]], uncertain=20) == [], "over before it can have been"
+    assert within(found, 100, 400, [[STREAM, 1, "0-1"]], uncertainty=200) == [("moving", 100, 400)]
+    assert within(found, 100, 290, [[STREAM, 1, "0-1"]], uncertainty=20) == [("waiting for rank 11", 100, 290)]
+    assert within(found, 100, 250, [[STREAM, 1, "0-1"]], uncertainty=20) == [], "over before it can have been"
 
 
 def test_in_shared_memory_nothing_moves_while_a_rank_waits():

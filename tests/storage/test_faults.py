@@ -51,7 +51,7 @@ def alike(errors, path):
     assert len({re.sub(r" \(seen by rank \d+\)$", "", str(error)) for error in errors}) == 1, errors
     for error in errors:
         assert str(path.parent) in str(error), errors
-        assert files.ASIDE not in str(error), errors
+        assert files.UNFINISHED_SUFFIX not in str(error), errors
     return True
 
 
@@ -159,12 +159,12 @@ def test_a_disk_that_fails_as_two_stores_have_changed_names(tmp_path):
     calls = [call.name for call in calls_of(lambda: save(path, 1))]
     with failing(calls.index("fsync", calls.index("_exchange")), errno.EIO):
         fails(path)
-    (old,) = path.parent.glob(f".*{files.ASIDE}")
+    (old,) = path.parent.glob(f".*{files.UNFINISHED_SUFFIX}")
     assert (found_at(path), found_at(old.rename(tmp_path / "old.zarr"))) == (2, 1)
     Path(shutil.copytree(tmp_path / "old.zarr", old))
     save(path, 3)
     assert found_at(path) == 3
-    assert not [*path.parent.glob(f".*{files.ASIDE}")]
+    assert not [*path.parent.glob(f".*{files.UNFINISHED_SUFFIX}")]
 
 
 def test_a_write_that_writes_nothing(tmp_path):

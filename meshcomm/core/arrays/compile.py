@@ -262,7 +262,7 @@ def _exchange_spec(plan: Plan, step: Step, location: Location) -> ExchangeSpec:
         rounds=step.rounds,
         scratch_limit=DEFAULT_SCRATCH if plan.max_scratch_bytes is None else plan.max_scratch_bytes,
         permutes=step.permutes,
-        gathers=isinstance(step, AllGather) and step.at_once,
+        gathers=isinstance(step, AllGather) and step.gathers_in_one_call,
         relay_pays=relay_pays(step, location.rank_set.machine),
         stages=len(exchanging_steps(plan)) == 1,  # blocks between several exchanges use up the limit
     )

@@ -31,7 +31,7 @@ from meshcomm.core.arrays.trees import (
     node_of,
     rebuild,
 )
-from meshcomm.core.arrays.views import at_once, copy_block_into
+from meshcomm.core.arrays.views import copy_block_into, writable_block
 from meshcomm.core.failures.watch import named_operation
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.machine import Machine
@@ -328,7 +328,7 @@ class _Batch:
         """
         tensor, layout, *_ = self._jobs[0]
         operation = named_operation(f"relayout of {len(self._jobs)} tensors", name)
-        outs = [None if error is not None else at_once(out) for _, _, out, _ in self._jobs]
+        outs = [None if error is not None else writable_block(out) for _, _, out, _ in self._jobs]
         arguments = [t._block for t, *_ in self._jobs], outs
         key = self._specs, self._limit
         blocks = _RELAYOUT_MANY(operation, (tensor.mesh, layout.mesh), key, (self,), arguments, error=error)

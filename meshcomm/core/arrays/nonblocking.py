@@ -13,7 +13,7 @@ from meshcomm.core.arrays.moving import RelayoutKey, relayout_text
 from meshcomm.core.arrays.out import find_out_error
 from meshcomm.core.arrays.replicas import comparing_replicas
 from meshcomm.core.arrays.targets import Target, target_of
-from meshcomm.core.arrays.views import at_once
+from meshcomm.core.arrays.views import writable_block
 from meshcomm.core.failures import abort, forks
 from meshcomm.core.failures.messages import Unfinished, never_waited_for
 from meshcomm.core.failures.watch import named_operation, watch
@@ -236,7 +236,7 @@ def _build_start(
 
     def begin(local: Array | None, out: DTensor | None, target: Layout, complete_now: bool) -> RelayoutRequest:
         try:
-            exchange, block = start(local, at_once(out))
+            exchange, block = start(local, writable_block(out))
             if complete_now and exchange is not None:
                 exchange.wait()
                 exchange = None

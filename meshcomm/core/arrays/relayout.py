@@ -15,7 +15,7 @@ from meshcomm.core.arrays.moving import PLANNED_RELAYOUT, RELAYOUT
 from meshcomm.core.arrays.out import distribute_into, find_out_error
 from meshcomm.core.arrays.targets import Target, target_of
 from meshcomm.core.arrays.trees import HoldsVariables
-from meshcomm.core.arrays.views import at_once, copy_block_into, in_memory_order
+from meshcomm.core.arrays.views import copy_block_into, in_memory_order, writable_block
 from meshcomm.core.failures.watch import named_operation
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.machine import Machine
@@ -182,7 +182,7 @@ def relayout(
         refresh(tensor)
     local, order = (tensor._block, None) if tensor._view is None else in_memory_order(tensor)
     out_error = None if out is None else find_out_error(tensor, out, layout)
-    out_block = None if out is None or out_error is not None else at_once(out)
+    out_block = None if out is None or out_error is not None else writable_block(out)
     operation = named_operation("relayout", name) if name else "relayout"
     key = "relayout", shape, dtype, source, layout, max_scratch_bytes, order
     block = RELAYOUT(operation, (source.mesh, layout.mesh), key, (key,), (local, out_block), error=out_error)
@@ -305,7 +305,7 @@ def _relayout_by_plan(plan: Plan, tensor: object, out: DTensor | None) -> DTenso
     refresh(tensor)
     local = tensor._block
     out_error = None if out is None else find_out_error(tensor, out, plan.target)
-    out_block = None if out is None or out_error is not None else at_once(out)
+    out_block = None if out is None or out_error is not None else writable_block(out)
     meshes = tensor.layout.mesh, plan.target.mesh
     block = PLANNED_RELAYOUT("plan.execute", meshes, plan, (plan,), (local, out_block), error=out_error)
     return DTensor(block, plan.target, plan.shape, plan.dtype) if out is None else copy_block_into(out, block)

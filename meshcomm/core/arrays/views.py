@@ -30,7 +30,7 @@ def refusal(tensor: DTensor, index: object = None) -> str | None:
     return None if count_write(tensor, index) else READ_ONLY
 
 
-def at_once(out: DTensor | None) -> Array | None:
+def writable_block(out: DTensor | None) -> Array | None:
     """Return the block of *out* if it is contiguous, so an exchange can write to it. Else see `copy_block_into`."""
     return None if out is None or not out._has_block or not out._block.flags.c_contiguous else out._block
 

@@ -81,7 +81,7 @@ def let_show(stderr: TextIO, show: Callable[[bool], object]) -> None:
     _RankOutput.stderr, _RankOutput.show = stderr, show
 
 
-def _show_output(shared_error: host_signals.Error | None) -> None:
+def _show_output(shared_error: host_signals.SharedError | None) -> None:
     show, _RankOutput.show = _RankOutput.show, None
     if show is not None:
         deadline = time.monotonic() + END_WITHIN / 2  # time for rank 0 to show the same error
@@ -99,7 +99,7 @@ def _ending_excepthook(previous_hook: ExceptHook) -> ExceptHook:
             explain_none(error, reversed(watch.worlds))
             prints_in_one_piece = previous_hook is sys.__excepthook__ and comm_world()[1] > 1 and not forks.is_child
             shared_error = _shared_error(error) if prints_in_one_piece else None
-            show_words()  # also if another rank prints it: it must not end the job before this one knows
+            show_pending_error()  # also if another rank prints it: it must not end the job before this one knows
             if shared_error is not None:
                 shared_error = shared_error.settled(END_WITHIN)
             if shared_error is None or shared_error.ours:
@@ -118,19 +118,19 @@ def _ending_excepthook(previous_hook: ExceptHook) -> ExceptHook:
     return excepthook
 
 
-def _shared_error(error: BaseException) -> host_signals.Error | None:
+def _shared_error(error: BaseException) -> host_signals.SharedError | None:
     """Return *error* as one that other ranks may have, too; None for Ctrl-C, which interrupts each at another line."""
     if isinstance(error, KeyboardInterrupt):
         return None
     rank, _ = comm_world()
     text, knows_origin = host_signals.shared_text(error)
     # A rank that knows the origin of the error prints it with that line.
-    return host_signals.Error(text, rank, [] if knows_origin else _other_ranks(), _report_deadline())
+    return host_signals.SharedError(text, rank, [] if knows_origin else _other_ranks(), _report_deadline())
 
 
 def _ending_thread_excepthook(previous_hook: ThreadHook) -> ThreadHook:
     def excepthook(args: threading.ExceptHookArgs) -> None:
-        show_words()
+        show_pending_error()
         try:
             previous_hook(args)
         finally:
@@ -147,7 +147,7 @@ def _end_if_hook_was_replaced(our_hook: ExceptHook) -> None:
         end_job_of_many(f"an uncaught {type(last_error).__name__}", exit_code(last_error))
 
 
-def end_job_of_many(reason: str, code: int = 1, shared: host_signals.Error | None = None) -> None:
+def end_job_of_many(reason: str, code: int = 1, shared: host_signals.SharedError | None = None) -> None:
     """End the job if it has more ranks than this one; return if not. *shared* is for an error of several ranks."""
     MPI = _initialised_mpi()
     is_finalized = MPI is not None and MPI.Is_finalized()
@@ -155,7 +155,7 @@ def end_job_of_many(reason: str, code: int = 1, shared: host_signals.Error | Non
         end_job(reason + _same_error_text(shared), code, shared)
 
 
-def end_job(reason: str, code: int = 1, shared: host_signals.Error | None = None) -> NoReturn:
+def end_job(reason: str, code: int = 1, shared: host_signals.SharedError | None = None) -> NoReturn:
     """Print this rank and *reason* on standard error, and end the MPI job with *code*; does not return.
 
     If several ranks on this host have the same error *shared*, one of them prints it for all. Ranks with another error
@@ -170,7 +170,7 @@ def end_job(reason: str, code: int = 1, shared: host_signals.Error | None = None
             os._exit(code)
 
 
-def _report_end(reason: str, shared_error: host_signals.Error | None) -> None:
+def _report_end(reason: str, shared_error: host_signals.SharedError | None) -> None:
     write_traces()
     if shared_error is not None:
         shared_error = shared_error.settled(END_WITHIN)
@@ -180,7 +180,7 @@ def _report_end(reason: str, shared_error: host_signals.Error | None) -> None:
             shared_error.note_printed()
         host_signals.note_reported()
         host_signals.show_ending()
-        host_signals.let_tell(_other_ranks(), _report_deadline())
+        host_signals.wait_for_reports(_other_ranks(), _report_deadline())
     else:
         host_signals.note_reported()
         time.sleep(END_WITHIN)  # in which the rank that prints the error ends the job
@@ -239,7 +239,7 @@ def write_traces() -> None:
             watch.recorder.record_job_end()
 
 
-def _same_error_text(shared_error: host_signals.Error | None) -> str:
+def _same_error_text(shared_error: host_signals.SharedError | None) -> str:
     """Return, on the rank that prints an error, which ranks have the same one; waits a moment for them to show it."""
     if shared_error is None or not shared_error.ours:
         return ""
@@ -250,11 +250,11 @@ def _same_error_text(shared_error: host_signals.Error | None) -> str:
     return f", on {f'all {len(ranks)} ranks' if len(ranks) == comm_world()[1] else f'ranks {spans(ranks)}'} alike"
 
 
-def show_words() -> None:
+def show_pending_error() -> None:
     """Show to other ranks on this host that this one has an error to report, and may end the job."""
     rank, size = comm_world()
     if size > 1 and not forks.is_child:
-        host_signals.show_words(rank)
+        host_signals.show_pending_error(rank)
 
 
 def _other_ranks() -> list[int]:
@@ -327,12 +327,12 @@ def say(text: str) -> None:
 
 
 @cache
-def say_once(text: str) -> host_signals.Error:
+def say_once(text: str) -> host_signals.SharedError:
     """Print *text* on standard error, unless another rank on this host prints the same text.
 
     The result, which is kept, shows to other ranks that the text is printed.
     """
-    shared_error = host_signals.Error(text, comm_world()[0])
+    shared_error = host_signals.SharedError(text, comm_world()[0])
     if shared_error.ours:
         say(text)
     return shared_error

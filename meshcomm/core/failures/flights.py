@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import TypedDict
 
-from meshcomm.core._files import ASIDE, replacing, resolved
+from meshcomm.core._files import UNFINISHED_SUFFIX, replacing, resolved
 from meshcomm.core.failures import stacks
 from meshcomm.core.failures.abort import comm_world
 from meshcomm.core.failures.launchers import folder_in, job_name
@@ -72,7 +72,7 @@ def _is_named() -> bool:
 
 
 @cache
-def _first_time() -> list[str]:
+def _message_cache() -> list[str]:
     return []
 
 
@@ -81,7 +81,7 @@ def write(reason: str) -> str:
 
     Without a file, the message ends with the stacks of the threads of this rank.
     """
-    stored_message = _first_time()
+    stored_message = _message_cache()
     if not stored_message:
         stored_message.append("")
         folder_path = folder()
@@ -126,7 +126,7 @@ def remove_old(parent: Path, time_limit: float) -> None:
                 _NAME.fullmatch(old_folder.name) and stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
             )
             if is_ours and status.st_mtime < time_limit:
-                for path in (*old_folder.glob("rank-*.json"), *old_folder.glob(f".rank-*.json.*{ASIDE}")):
+                for path in (*old_folder.glob("rank-*.json"), *old_folder.glob(f".rank-*.json.*{UNFINISHED_SUFFIX}")):
                     path.unlink()
                 old_folder.rmdir()
 

@@ -6,9 +6,9 @@ process. A look for one never waits. There are signals for five things:
 - that a rank has ended its program (`show_end`). Before ranks have communicated there is no other way: MPI could only
   tell if all ranks took part.
 - that a rank answers questions about what it does (`Questions`, `answer_channel`)
-- that a rank has an error to report (`show_words`, `note_reported`). A rank that ends the job shows this, too
-  (`show_ending`, `is_ending`), and waits until such errors are reported (`let_tell`).
-- that a rank prints an error which other ranks also have (`Error`). Only one of them prints it.
+- that a rank has an error to report (`show_pending_error`, `note_reported`). A rank that ends the job shows this, too
+  (`show_ending`, `is_ending`), and waits until such errors are reported (`wait_for_reports`).
+- that a rank prints an error which other ranks also have (`SharedError`). Only one of them prints it.
 - that a rank need not wait any longer (`Bell`, `ring`)
 
 Systems without such sockets have no signals. Ranks on other hosts see none.
@@ -108,7 +108,7 @@ _error_signal_fds: list[int] = []
 """The file of the signal that this rank has an error to report; empty without a signal."""
 
 
-def show_words(rank: int) -> None:
+def show_pending_error(rank: int) -> None:
     """Show until `note_reported` that *rank*, this one in COMM_WORLD, has an error to report."""
     signal = _new_signal(f"tells {rank}") if not _error_signal_fds else None
     if signal is not None:
@@ -133,7 +133,7 @@ def is_ending() -> bool:
     return _is_shown("ends the job")
 
 
-def let_tell(ranks: Iterable[int], deadline: float, is_over: Callable[[], bool] = lambda: False) -> None:
+def wait_for_reports(ranks: Iterable[int], deadline: float, is_over: Callable[[], bool] = lambda: False) -> None:
     """Wait until all *ranks* with an error to report have reported it or are gone, or *is_over* returns true.
 
     At most until the time *deadline*.
@@ -181,7 +181,7 @@ def shared_text(error: BaseException) -> tuple[str, bool]:
     return "".join(text_parts), True
 
 
-class Error:
+class SharedError:
     """An error that several ranks may have at the same time.
 
     The first of them on this host prints it (its `ours` is true), and shows when it has printed it.
@@ -198,7 +198,7 @@ class Error:
         self._text, self._rank = text, rank
         self._printed: socket.socket | None = None
         self._ranks = {rank}
-        let_tell(tellers, deadline, lambda: _is_shown(f"prints {text}"))
+        wait_for_reports(tellers, deadline, lambda: _is_shown(f"prints {text}"))
         self._signal, self._first = _shown_or_connected(f"prints {text}")
         self.ours = self._first is None
         if self._first is not None:
@@ -209,7 +209,7 @@ class Error:
         """Show that this rank has printed the error."""
         self._printed = self._printed or _new_signal(f"has printed {self._text}")
 
-    def settled(self, seconds: float) -> "Error":
+    def settled(self, seconds: float) -> "SharedError":
         """Wait until another rank has printed the error and return it, or return one that this rank has to print.
 
         The rank that prints it has *seconds* for that: it may die meanwhile, or not run on a busy machine. Then the
@@ -221,7 +221,7 @@ class Error:
         if self._is_printed():
             return self
         self._first.close()
-        return Error(f"{self._text} again", self._rank).settled(seconds)
+        return SharedError(f"{self._text} again", self._rank).settled(seconds)
 
     def _is_printed(self) -> bool:
         return _is_shown(f"has printed {self._text}")

@@ -49,7 +49,7 @@ def spans(ranks: Sequence[int]) -> str:
     return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in intervals)
 
 
-def first_of(lines: list[str]) -> list[str]:
+def first_lines(lines: list[str]) -> list[str]:
     """Return the first *lines*, and dots if there are more."""
     return lines[:MAX_LINES] + ["..."] * (len(lines) > MAX_LINES)
 
@@ -65,7 +65,7 @@ def in_calls(calls: Mapping[int, tuple[str, str]], verb: str, plural_verb: str) 
     """
     texts = [f"{operation and f' in {operation}'}{line and f', at {line}'}" for operation, line in calls.values()]
     ranks_by_text = ranks_by_value(calls, texts).items()
-    return first_of(
+    return first_lines(
         [f"{ranks_text(ranks)} {plural_verb if len(ranks) > 1 else verb}{text}" for text, ranks in ranks_by_text]
     )
 

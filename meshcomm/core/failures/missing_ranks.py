@@ -33,7 +33,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 
 from meshcomm.core.failures.answers import Answer
-from meshcomm.core.failures.messages import MAX_LINES, first_of, ranks_by_value, ranks_text, spans
+from meshcomm.core.failures.messages import MAX_LINES, first_lines, ranks_by_value, ranks_text, spans
 from meshcomm.core.failures.watch import kind
 
 Answers = Mapping[int, Answer | None]
@@ -166,7 +166,7 @@ def who_is_missing(answers: Answers, number: int, hosts: Mapping[int, str]) -> s
     ]
     if not missing:
         lines.insert(0, f"all of ranks {spans(sorted(answers))} have come to this call")
-    return "\n".join(first_of(lines))
+    return "\n".join(first_lines(lines))
 
 
 def _whereabouts(answer: Answer | None, host: str) -> str:

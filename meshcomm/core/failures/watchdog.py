@@ -142,7 +142,7 @@ class _Watchdog:
     def _obey(self, liveness: LivenessCheck) -> None:
         """End the job, or record its end, if other ranks or their answers ask for it."""
         if liveness.expired:
-            _tell_what_happened(f"another rank ends the job: {liveness.expired}")
+            _record_end(f"another rank ends the job: {liveness.expired}")
             liveness.note_written()
         if liveness.mismatch:
             self._end(liveness.rank_set, f"CollectiveMismatch: {liveness.mismatch}")
@@ -210,13 +210,13 @@ class _Watchdog:
         Ranks of a *rank_set* that wait in one operation have the same message; with liveness checks all its ranks do,
         as they know of the others. So one of them on each host prints it.
         """
-        flight_line = _tell_what_happened(reason)
+        flight_line = _record_end(reason)
         program_line = stacks.of_program()
         shared_error, liveness = None, liveness_of(rank_set) if rank_set is not None else None
         if rank_set is not None:
             ranks = spans(sorted(rank_set.world.ranks_in_comm_world(rank_set.ranks)))
             operation_kind = kind(watch.operation()) if liveness is None else ""
-            shared_error = host_signals.Error(
+            shared_error = host_signals.SharedError(
                 f"the watchdogs of ranks {ranks} end the job {operation_kind}", comm_world()[0]
             )
         if liveness is not None:
@@ -231,7 +231,7 @@ class _Watchdog:
 
 
 @cache
-def _tell_what_happened(reason: str) -> str:
+def _record_end(reason: str) -> str:
     """Write the flight file and traces of this rank, and print its error, once, as the job ends.
 
     Return a line for a message with the path of the flight file.

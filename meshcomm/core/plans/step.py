@@ -122,7 +122,7 @@ class Step(FieldsOnly):
         return bool(self.dims) and next(cuts) == next(cuts) and set(self.dims) <= used_dims(self.target)
 
     @property
-    def at_once(self) -> bool:
+    def gathers_in_one_call(self) -> bool:
         """Whether the blocks of a group, the device's own too, are small enough to be gathered in one call of MPI."""
         return False
 
@@ -227,9 +227,11 @@ class Step(FieldsOnly):
         old_sizes, new_sizes, overlap = (a * self.itemsize for a in (old_sizes, new_sizes, overlap))
         received_bytes = new_sizes - overlap
         # A box for the device itself is packed only if other devices get the same box, and unpacked only in a gather.
-        is_shared = self.at_once or not set(self.dims) <= used_dims(self.target)
+        is_shared = self.gathers_in_one_call or not set(self.dims) <= used_dims(self.target)
         packed_bytes = old_sizes - (0 if is_shared else overlap) if self.packs else np.zeros_like(devices)
-        unpacked_bytes = (new_sizes if self.at_once else received_bytes) if self.unpacks else np.zeros_like(devices)
+        unpacked_bytes = (
+            (new_sizes if self.gathers_in_one_call else received_bytes) if self.unpacks else np.zeros_like(devices)
+        )
         messages = np.where(received_bytes > 0, messages - (overlap > 0), 0)
         return StepTraffic(
             received_bytes, messages, self._scratch_bound(packed_bytes, unpacked_bytes), old_sizes, new_sizes
@@ -327,7 +329,7 @@ class AllGather(Step):
     """Every device of a group receives the blocks of all devices of the group."""
 
     @property
-    def at_once(self) -> bool:
+    def gathers_in_one_call(self) -> bool:
         source_bytes, target_bytes = (
             layout.largest_block(self.shape) * self.itemsize for layout in (self.source, self.target)
         )

@@ -52,7 +52,7 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 @lru_cache(256)
-def of_operation(operation: str | None) -> int:
+def operation_number(operation: str | None) -> int:
     """Return a number for an *operation*, the same with and without a name that the user gave the call."""
     return fingerprint(kind(operation or ""))
 
@@ -71,11 +71,12 @@ def agree(rank_set: RankSet, call: str | None, error: Exception | None = None, v
     communicator = rank_set.everyone.communicator()
     if watch.error is None:
         host_signals.note_reported()  # an earlier error, after which this rank goes on
-    digest_before = next_digest(rank_set.call_digest, of_operation(rank_set.call_lock.operation))
+    digest_before = next_digest(rank_set.call_digest, operation_number(rank_set.call_lock.operation))
     digest = rank_set.compare(fingerprint(call or ""))
     values = [digest, -digest, digest_before, -digest_before, error is not None, value]
     if error is not None and rank_set.world.ends_job_on_failure:
-        abort.show_words()  # before the others know of the error, and also if they never come: this rank reports it
+        # Before the others know of the error, and also if they never come: this rank reports it.
+        abort.show_pending_error()
     with watch.pending_error(error):
         try:
             largest = communicator.allreduce_max(np.array(values, dtype=np.int64)).tolist()

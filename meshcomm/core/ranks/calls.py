@@ -20,7 +20,7 @@ from meshcomm.core.failures.watch import kind, watch
 from meshcomm.core.layouts.mesh import Mesh, bound_world
 from meshcomm.core.ranks import agreement
 from meshcomm.core.ranks._call_scope import CallScope
-from meshcomm.core.ranks.agreement import fingerprint, of_operation
+from meshcomm.core.ranks.agreement import fingerprint, operation_number
 from meshcomm.core.ranks.call_log import PreparedCall
 from meshcomm.core.ranks.meshes import common_world, location_between, location_in
 from meshcomm.core.ranks.rank_sets import Location, RankSet
@@ -85,7 +85,7 @@ def join_and_raise(local_error: Exception, rank_set: RankSet, exchange: Callable
     """
     rank_set.call_digest ^= _CALL_WITH_ERROR
     if rank_set.world.ends_job_on_failure:
-        abort.show_words()  # before the others find a difference, and end the job
+        abort.show_pending_error()  # before the others find a difference, and end the job
     rank_set.local_error = local_error
     try:
         exchange()
@@ -187,7 +187,7 @@ class Collective(Generic[R]):
             prepared_call = rank_set.recall(key)
             if prepared_call is not None:
                 if rank_set.call_lock.depth > 1:  # ranks may make this call within different ones
-                    rank_set.call_digest ^= of_operation(rank_set.call_lock.operation)
+                    rank_set.call_digest ^= operation_number(rank_set.call_lock.operation)
                 if rank_set.comparison_due:
                     agreement.compare_known(rank_set, error)
                 return prepared_call.run

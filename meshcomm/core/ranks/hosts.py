@@ -22,7 +22,7 @@ from meshcomm.errors import MeshError
 MACHINE_FILE = "MESHCOMM_MACHINE"
 """The environment variable that names the file with the constants of the machine, as ``calibrate`` writes it."""
 
-ALIKE = ("MESHCOMM_ABORT", "MESHCOMM_CHECK", "MESHCOMM_TIMEOUT", WHOLE)
+COMMON_SETTINGS = ("MESHCOMM_ABORT", "MESHCOMM_CHECK", "MESHCOMM_TIMEOUT", WHOLE)
 """Environment variables that must be equal on all ranks. Ranks agree on the values of others, or use their own."""
 
 
@@ -46,11 +46,11 @@ def usable_processors() -> Iterable[int]:
 def compared_settings(communicator: Communicator, ranks: Ranks) -> list[str]:
     """Return the host name of each rank, after a check of the settings. Collective over *communicator*.
 
-    *ranks* are the numbers of its ranks for errors. ``MeshError`` on all ranks if a variable of `ALIKE` differs.
+    *ranks* are the numbers of its ranks for errors. ``MeshError`` on all ranks if one of `COMMON_SETTINGS` differs.
     """
-    own_settings = [os.uname().nodename, *(os.environ.get(name) or None for name in ALIKE)]
+    own_settings = [os.uname().nodename, *(os.environ.get(name) or None for name in COMMON_SETTINGS)]
     settings = communicator.allgather_json(own_settings)
-    for column, name in enumerate(ALIKE, 1):
+    for column, name in enumerate(COMMON_SETTINGS, 1):
         ranks_of_value = ranks_by_value(ranks, [rank_settings[column] for rank_settings in settings])
         if len(ranks_of_value) > 1:
             texts = [

@@ -281,7 +281,7 @@ def _close_at_exit() -> None:
     progress.stop()
     worlds = open_worlds()
     for reason in [*lasting_failures, *(reason for world in worlds for reason in world.failures)]:
-        abort.end_job_of_many(reason, shared=host_signals.Error(reason, abort.comm_world()[0]))
+        abort.end_job_of_many(reason, shared=host_signals.SharedError(reason, abort.comm_world()[0]))
     if worlds:
         leave_all(math.inf)
     for world in worlds:

@@ -13,7 +13,7 @@ from meshcomm.core.ranks import hosts, rendezvous, sizes
 from meshcomm.errors import MeshcommError
 
 KNOWN = (
-    *hosts.ALIKE,
+    *hosts.COMMON_SETTINGS,
     "MESHCOMM_SHARED_MEMORY",
     launchers.EAGER,
     flights.FOLDER,

@@ -38,7 +38,7 @@ from meshcomm.numpy.indexing.nonzero import indices_of_mask
 from meshcomm.numpy.indexing.pages import PAGES
 from meshcomm.numpy.indexing.slicing import LocalSlice, index_text, local_slice_of, result_shape, slice_in_block
 
-GET, SET = "t[index]", "t[index] = value"
+GET_NAME, SET_NAME = "t[index]", "t[index] = value"
 
 
 @implements(operator.getitem)
@@ -55,7 +55,7 @@ def getitem(tensor: DTensor, index: object) -> DTensor:
         mask = masks.mask_in(index, tensor.shape)
         if mask is not None:
             return masks.compressed(tensor, mask)
-        return indexed(GET, tensor, index)
+        return indexed(GET_NAME, tensor, index)
     return completed(slice_of(tensor, index))
 
 
@@ -202,7 +202,7 @@ def setitem(tensor: DTensor, index: object, value: object) -> Call | None:
     if names is not None:
         fields.set_fields(tensor, names, value, lambda target, field_value: setitem(target, Ellipsis, field_value))
         return None
-    check_writable(SET, tensor, index=index)
+    check_writable(SET_NAME, tensor, index=index)
     source = unwrapped(value)
     if isinstance(source, DTensor) and is_moved(source) and not has_arrays(index):
         abstract_view = sliced_abstract_array(tensor, parsed_index(index, tensor.shape))
@@ -212,9 +212,9 @@ def setitem(tensor: DTensor, index: object, value: object) -> Call | None:
     if is_record or (isinstance(source, str | bytes) and tensor.dtype.kind in "mMSU"):
         source = np.asarray(source, tensor.dtype)
     if not is_operand(source):
-        raise TypeError(f"{SET}: a {type(source).__name__} is no number, array or tensor")
+        raise TypeError(f"{SET_NAME}: a {type(source).__name__} is no number, array or tensor")
     _check_kind(tensor, source)
-    (operand,) = agree_on_plain(SET, [source], tensor.mesh)
+    (operand,) = agree_on_plain(SET_NAME, [source], tensor.mesh)
     return _assignment(tensor, index, operand)
 
 
@@ -259,7 +259,7 @@ def _assignment(tensor: DTensor, index: object, operand: Operand) -> Call | None
     if mask is not None:
         _assign_where(tensor, mask, operand)
     else:
-        update(SET, tensor, index, operand)
+        update(SET_NAME, tensor, index, operand)
     return None
 
 
@@ -280,7 +280,7 @@ def _check_kind(tensor: DTensor, value: object) -> None:
     """Raise NumPy's error for a value that the tensor cannot hold, on all ranks, also on ranks without elements."""
     if isinstance(value, DTensor):
         if value.dtype.kind in "SUV" and value.dtype != tensor.dtype:
-            raise DTypeError(f"{SET}: a tensor of {value.dtype} does not convert to {tensor.dtype}")
+            raise DTypeError(f"{SET_NAME}: a tensor of {value.dtype} does not convert to {tensor.dtype}")
     elif ndim_of(value) == 0:
         refuse_masked(value)
         np.empty(1, tensor.dtype)[...] = value
@@ -408,7 +408,9 @@ def _aligned_value(value: Operand, items: Items, shape: Shape) -> Operand:
     lengths = (1,) * -extra + value_shape[max(extra, 0) :]
     fits = all(n in (1, m) for n, m in zip(lengths, shape, strict=True))
     if not fits or any(n != 1 for n in value_shape[: max(extra, 0)]):
-        raise ShapeError(f"{SET}: a value of shape {value_shape} does not broadcast to the shape {shape} of the slice")
+        raise ShapeError(
+            f"{SET_NAME}: a value of shape {value_shape} does not broadcast to the shape {shape} of the slice"
+        )
     axes: list[int | None] = []  # for each axis of the tensor, the axis of *lengths*; None if the index drops it
     value_axis, reversed_axes = 0, []
     for item in items:
@@ -440,7 +442,7 @@ def _with_length_1_axes(value: DTensor, shape: Shape, axes: list[int | None], sh
     axes: axis of *value* for each axis of the result; None for a new one
     sharded_axes: axes of *value* that stay sharded; the others have length 1
     """
-    relaid_value = relaid(value, value.layout.only(sharded_axes).axes, SET)
+    relaid_value = relaid(value, value.layout.only(sharded_axes).axes, SET_NAME)
     layout = Layout([() if axis is None else relaid_value.layout.axes[axis] for axis in axes], value.mesh)
 
     def reshape_block(block: Array) -> Array:
@@ -449,7 +451,7 @@ def _with_length_1_axes(value: DTensor, shape: Shape, axes: list[int | None], sh
     return mapped(reshape_block, relaid_value, layout=layout, shape=shape)
 
 
-def _copy_to(target: DTensor, value: Operand, name: str = SET) -> None:
+def _copy_to(target: DTensor, value: Operand, name: str = SET_NAME) -> None:
     """Copy *value*, a number, or a tensor or array with as many axes as *target*, to the block of *target*."""
     source: Operand | None = value
     if isinstance(value, DTensor):

@@ -27,7 +27,7 @@ from meshcomm.core.layouts.layout import Axes, Layout
 from meshcomm.core.ranks.meshes import location_in, mesh_description
 from meshcomm.numpy.indexing.index_arrays import as_array_of, as_index
 
-GET, SET = "t[index]", "t[index] = value"
+GET_NAME, SET_NAME = "t[index]", "t[index] = value"
 
 Mask = DTensor | Array
 
@@ -63,8 +63,8 @@ def select_rows(rows: DTensor, block_mask: Array | None, ndim: int) -> DTensor:
     refuse_outside("t[mask]", rows.mesh, "how many elements are chosen")
     specs = [tuple(names) for names in (rows.layout.axes[0], *rows.layout.axes[ndim:])]
     if any(specs[1:]):
-        return tensor_of_lengths(GET, np.ascontiguousarray(rows._block[block_mask]), rows.mesh, specs)
-    return tensor_of_rows(GET, rows._block[block_mask], rows.mesh, specs[0])
+        return tensor_of_lengths(GET_NAME, np.ascontiguousarray(rows._block[block_mask]), rows.mesh, specs)
+    return tensor_of_rows(GET_NAME, rows._block[block_mask], rows.mesh, specs[0])
 
 
 def in_rows(tensor: DTensor, mask: Mask) -> tuple[DTensor, Array | None]:
@@ -73,7 +73,7 @@ def in_rows(tensor: DTensor, mask: Mask) -> tuple[DTensor, Array | None]:
     The axes of the mask are sharded along the first one only, and no axis is cyclic.
     """
     axes = axes_in_order(tensor.layout, mask.ndim)
-    rows = relaid(tensor, axes, GET)
+    rows = relaid(tensor, axes, GET_NAME)
     return rows, block_of_mask(mask, rows)
 
 
@@ -89,8 +89,8 @@ def block_of_mask(mask: Mask, tensor: DTensor) -> Array | None:
     """Return the mask of the block of *tensor*. Collective over the mesh if *mask* has to move, or is an array."""
     layout = tensor.layout.take(range(mask.ndim))
     if isinstance(mask, DTensor):
-        return relaid(mask, layout.axes, GET, tensor.mesh)._block
-    (mask_array,) = agree_on_plain(GET, [mask], tensor.mesh)
+        return relaid(mask, layout.axes, GET_NAME, tensor.mesh)._block
+    (mask_array,) = agree_on_plain(GET_NAME, [mask], tensor.mesh)
     return as_sharded(np.asarray(mask_array), layout)._block
 
 
@@ -146,7 +146,9 @@ def put(tensor: DTensor, index: object, value: object) -> bool | None:
         if value.shape != (ends[-1], *tensor.shape[mask.ndim :]):
             return None
         target = _chosen_layout(tensor._spec, mask.ndim, ends)
-        value = (relaid(value, target.axes, SET) if isinstance(value, DTensor) else as_sharded(value, target))._block
+        value = (
+            relaid(value, target.axes, SET_NAME) if isinstance(value, DTensor) else as_sharded(value, target)
+        )._block
         value = value.copy() if np.may_share_memory(value, block) else value
     if isinstance(value, DTensor) or not count_write(tensor):
         return None  # the slow path moves the value, or raises the error
@@ -214,7 +216,9 @@ def _mask_plan(spec: TensorSpec, shape: Shape, mask_spec: TensorSpec | None) -> 
     ):
         return None
     row_shape, names = spec.shape[ndim:], tuple(layout.axes[0])
-    call_text = f"{GET}: blocks with rows of {row_shape} {spec.dtype} along {names} on {mesh_description(spec.mesh)}"
+    call_text = (
+        f"{GET_NAME}: blocks with rows of {row_shape} {spec.dtype} along {names} on {mesh_description(spec.mesh)}"
+    )
     cut = layout.cut(0, spec.shape[0]).consecutive
     starts = (*(cut.start(number) for number in range(cut.blocks)), spec.shape[0])
     return _MaskPlan(Layout([names, *((),) * len(row_shape)], spec.mesh), call_text, starts)
@@ -248,7 +252,7 @@ def _row_ends(mask: Mask, plan: _MaskPlan, tensor: DTensor, count: int) -> tuple
     if entry is not None and entry[:2] == (version, mask._storage):
         location_in(tensor.mesh)  # raises an error if the mesh is closed
         return entry[2]
-    ends = row_ends_of(GET, plan.call_text, plan.layout, count)
+    ends = row_ends_of(GET_NAME, plan.call_text, plan.layout, count)
     if version is not None:
         key = id(mask)
         _ends_by_mask[key] = version, mask._storage, ends, ref(mask, partial(_ends_by_mask.pop, key))

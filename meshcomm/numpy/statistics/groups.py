@@ -27,7 +27,7 @@ from meshcomm.core.arrays.create import array_text
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.numpy.statistics.statistics import (
-    ADDED,
+    MERGE_TOTALS,
     merged_moments,
     moments,
     sum_dtype_of,
@@ -115,7 +115,9 @@ def shares_of(
     sum_dtype, skip_nan = sum_dtype_of(source), skip_nan and source.kind in "fc"
     if name == "mean":
         compute_share, dtype = totals(axes, sum_dtype, skip_nan=skip_nan)
-        return ShareReduction(ADDED, 0, compute_share, dtype, lambda sums: np.asarray(sums["total"] / sums["count"]))
+        return ShareReduction(
+            MERGE_TOTALS, 0, compute_share, dtype, lambda sums: np.asarray(sums["total"] / sums["count"])
+        )
     if name in ("std", "var"):
         compute_share, dtype = moments(axes, sum_dtype, skip_nan)
         return ShareReduction(

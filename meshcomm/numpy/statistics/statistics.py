@@ -322,7 +322,7 @@ def merged_moments(rows: Array) -> Array:
 
 # -- without NaN ------------------------------------------------------------------------------------------------------
 
-ADDED = merge_by_field(count=np.add, total=np.add)
+MERGE_TOTALS = merge_by_field(count=np.add, total=np.add)
 """The function that merges the shares of `totals`."""
 
 
@@ -371,7 +371,7 @@ def nanmean(a: DTensor, axis: Axis = None, dtype: DTypeLike | None = None, *, ke
         axes,
         lambda block: naming_callers(np.nanmean)(block, axis=numpy_axis, dtype=dtype),
         compute_share,
-        ADDED,
+        MERGE_TOTALS,
         out_dtype,
         share_dtype,
         finish,

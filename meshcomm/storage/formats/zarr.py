@@ -213,9 +213,8 @@ class ZarrWriter(SnapshotWriter):
     def commit(self, pieces: object) -> None:
         self.refuse_another()
         files.take_folder_modes(self.temporary_path, self.path)
-        files.sync_tree(
-            self.temporary_path, (METADATA, zarr_store.MARK)
-        )  # ranks have synced the chunks that they wrote
+        # Ranks have synced the chunks that they wrote.
+        files.sync_tree(self.temporary_path, (METADATA, zarr_store.MARK))
         if not self._is_adding:
             super().commit([])
             return

@@ -51,7 +51,7 @@ def refuse_odd(folder: Path, max_chunk_bytes: int | None = None) -> None:
     """
     for entry in files.below(folder):
         is_metadata = entry.suffix == ".json" or entry.name in zarr_store.VERSION_2_FILES
-        problem = files.odd(entry, zarr_store.MAX_METADATA_LENGTH if is_metadata else max_chunk_bytes)
+        problem = files.problem_with(entry, zarr_store.MAX_METADATA_LENGTH if is_metadata else max_chunk_bytes)
         if problem:
             raise CheckpointError(f"{quote(str(entry))} {problem}; all of a store must be in its folder")
 

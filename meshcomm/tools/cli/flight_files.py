@@ -7,7 +7,7 @@ from typing import TypeVar, get_origin, get_type_hints
 
 from meshcomm.core._arguments import quote
 from meshcomm.core.failures.flights import Flight, FlightCall
-from meshcomm.core.failures.messages import first_of, ranks_text
+from meshcomm.core.failures.messages import first_lines, ranks_text
 from meshcomm.core.failures.watch import kind
 from meshcomm.errors import MeshcommError, printable
 
@@ -121,7 +121,7 @@ def _different_operations(calls: Mapping[int, FlightCall]) -> str:
     for rank, call in calls.items():
         ranks_of_operations.setdefault(kind(call["operation"]), []).append(rank)
     texts = [f"{ranks_text(ranks)} made {calls[ranks[0]]['operation']}" for ranks in ranks_of_operations.values()]
-    return ", ".join(first_of(texts)) if len(texts) > 1 else ""
+    return ", ".join(first_lines(texts)) if len(texts) > 1 else ""
 
 
 def _different_digests(calls: Mapping[int, FlightCall], digest_counts: Sequence[Mapping[int, int]]) -> str:
@@ -150,7 +150,7 @@ def _difference_text(groups: Sequence[list[int]], calls: Mapping[int, FlightCall
     """Return a text which says that *groups* of ranks called the same operation with different arguments."""
     argument_texts = [calls[ranks[0]]["about"] for ranks in groups]
     texts_differ = len({*argument_texts}) > 1
-    who = " and ".join(first_of([ranks_text(ranks) for ranks in groups]))
+    who = " and ".join(first_lines([ranks_text(ranks) for ranks in groups]))
     text = f"{who} made {calls[groups[0][0]]['operation']} with different arguments (layouts, shape, dtype, root ...)"
     if not earlier_call_agrees or (argument_texts[0] and not texts_differ):
         text += ", or after different calls, or after an error on one of them"
@@ -160,7 +160,7 @@ def _difference_text(groups: Sequence[list[int]], calls: Mapping[int, FlightCall
         f"  {ranks_text(ranks)}: {argument_text or 'not known'}"
         for ranks, argument_text in zip(groups, argument_texts, strict=True)
     ]
-    return "\n".join([text, *first_of(lines)])
+    return "\n".join([text, *first_lines(lines)])
 
 
 def missing_ranks(flights: Iterable[Flight]) -> list[int]:

@@ -3,7 +3,7 @@
 import time
 
 from meshcomm.core._tuning import END_WITHIN, POLL_TO
-from meshcomm.core.failures.host_signals import Error
+from meshcomm.core.failures.host_signals import SharedError
 from meshcomm.core.failures.launchers import launched
 from meshcomm.tools.cli.terminal import say
 
@@ -19,7 +19,7 @@ def print_once(text: str) -> None:
     ends. A rank that arrives after all others have ended prints the text again.
     """
     rank, size = launched() or (0, 1)
-    claim = Error("what is wrong with the command", rank).settled(END_WITHIN) if size > 1 else None
+    claim = SharedError("what is wrong with the command", rank).settled(END_WITHIN) if size > 1 else None
     if claim is None or claim.ours:
         say(text, error=True)
     if claim is not None and claim.ours:

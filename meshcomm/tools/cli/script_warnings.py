@@ -27,7 +27,7 @@ class WarningPrinter:
     def __init__(self, rank: int, stderr: TextIO) -> None:
         self._rank, self._stderr, self._usual_show = rank, stderr, warnings.showwarning
         self._captured_stream = sys.stderr if rank else None
-        self._claims: dict[str, host_signals.Error] = {}
+        self._claims: dict[str, host_signals.SharedError] = {}
 
     def show(  # noqa: PLR0917 - Python's parameters
         self,
@@ -51,5 +51,5 @@ class WarningPrinter:
     def _can_tell(self, text: str) -> bool:
         """Return whether the ranks of this host agree on who shows *text*: the first rank that asks here."""
         if text not in self._claims and sys.platform == "linux" and len(self._claims) < _MAX_TEXTS:
-            self._claims[text] = host_signals.Error(f"warning {text}", self._rank)
+            self._claims[text] = host_signals.SharedError(f"warning {text}", self._rank)
         return text in self._claims

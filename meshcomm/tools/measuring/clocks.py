@@ -27,7 +27,7 @@ class Clock(NamedTuple):
     """The time on the clock of the host when they were compared."""
     offset: int = 0
     """The clock of the host minus the clock of the first rank."""
-    uncertain: int = 0
+    uncertainty: int = 0
     """The largest error of the offset: half of the time that the fastest answer took."""
 
 
@@ -52,7 +52,7 @@ def _ask_clock(communicator: Communicator, rank: int) -> Clock:
         communicator.send(as_bytes(remote_time), rank)
         communicator.receive(as_bytes(remote_time), rank)
         half_journey = (monotonic_ns() - begin) // 2
-        if best_clock is None or half_journey < best_clock.uncertain:
+        if best_clock is None or half_journey < best_clock.uncertainty:
             answer = int(remote_time[0])
             best_clock = Clock(answer, answer - begin - half_journey, half_journey)
     assert best_clock is not None

@@ -143,8 +143,8 @@ class Trace:
             text = "\n".join(
                 self._events.lines(rank_set.world.rank, os.uname().nodename, self._begin_time, aligned.time)
             ).encode()
-            uncertain = max(clock.uncertain for clock in aligned)
-            reports = communicator.allgather_json([len(arrivals), len(text), self._events.dropped, uncertain])
+            uncertainty = max(clock.uncertainty for clock in aligned)
+            reports = communicator.allgather_json([len(arrivals), len(text), self._events.dropped, uncertainty])
             error = None
             if rank_set.rank != 0:
                 communicator.send(np.frombuffer(arrivals, dtype=np.uint8), 0)
@@ -170,18 +170,18 @@ class Trace:
             return buffer.tobytes()
 
         def lines() -> Iterator[str]:
-            yield from _explained_lines(own_text, arrivals, uncertain, totals)
+            yield from _explained_lines(own_text, arrivals, uncertainty, totals)
             for rank in remaining_ranks:
-                yield from _explained_lines(receive(rank, reports[rank][1]), arrivals, uncertain, totals)
+                yield from _explained_lines(receive(rank, reports[rank][1]), arrivals, uncertainty, totals)
 
         for rank, report in enumerate(reports):
             arrivals_of_rank = json.loads(receive(rank, report[0]) if rank else own_arrivals)
             arrivals.add(rank, ((Arrival(*arrival), time) for arrival, time in arrivals_of_rank))
         dropped = {str(rank): report[2] for rank, report in enumerate(reports) if report[2]}
-        uncertain = max(report[3] for report in reports)
+        uncertainty = max(report[3] for report in reports)
         error = None
         try:
-            metadata = {"dropped events by rank": dropped, "clocks agree to microseconds": uncertain / 1000}
+            metadata = {"dropped events by rank": dropped, "clocks agree to microseconds": uncertainty / 1000}
             with replacing(self.path) as file:
                 file.writelines(document(lines(), metadata, totals))
         except Exception as problem:
@@ -191,12 +191,12 @@ class Trace:
         return error
 
 
-def _explained_lines(text: bytes, arrivals: Arrivals, uncertain: int, totals: Totals) -> Iterator[str]:
+def _explained_lines(text: bytes, arrivals: Arrivals, uncertainty: int, totals: Totals) -> Iterator[str]:
     """Yield the lines of a rank, with spans of waiting added. Add all of them to *totals*."""
     for line in text.decode().split("\n"):
         event = json.loads(line)
         if is_explained(line):
-            for explained_event in waiting_spans(event, arrivals, uncertain):
+            for explained_event in waiting_spans(event, arrivals, uncertainty):
                 totals.add(explained_event)
                 yield json.dumps(explained_event)
         else:

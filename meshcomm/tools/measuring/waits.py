@@ -104,10 +104,10 @@ class Arrivals:
         return last_arrival
 
 
-def waiting_spans(span: TraceEvent, arrivals: Arrivals, uncertain: int) -> Iterator[TraceEvent]:
+def waiting_spans(span: TraceEvent, arrivals: Arrivals, uncertainty: int) -> Iterator[TraceEvent]:
     """Yield a *span* of a rank, and within it spans of waiting for another rank and of moving data.
 
-    Clocks may differ by *uncertain* nanoseconds: shorter waits are not shown.
+    Clocks may differ by *uncertainty* nanoseconds: shorter waits are not shown.
     """
     span["args"].pop(ARRIVES, None)
     needed = span["args"].pop(NEEDS, None)
@@ -115,11 +115,11 @@ def waiting_spans(span: TraceEvent, arrivals: Arrivals, uncertain: int) -> Itera
     last_arrival = arrivals.last(needed) if needed else None
     began = round(span["ts"] * 1000)
     ended = began + round(span["dur"] * 1000)
-    if last_arrival is None or last_arrival.time > ended + uncertain:  # not known, or the clocks differ by more
+    if last_arrival is None or last_arrival.time > ended + uncertainty:  # not known, or the clocks differ by more
         return
     wait_end = (
         min(last_arrival.time, ended)
-        if last_arrival.rank != span["pid"] and last_arrival.time > began + uncertain
+        if last_arrival.rank != span["pid"] and last_arrival.time > began + uncertainty
         else began
     )
     common_entries = TraceEvent(ph=span["ph"], pid=span["pid"], tid=span["tid"], args={})
