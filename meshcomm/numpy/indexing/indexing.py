@@ -34,11 +34,10 @@ from meshcomm.errors import DTypeError, ShapeError
 from meshcomm.numpy.elementwise.signatures import implements, operation
 from meshcomm.numpy.indexing import elements, fields, index_arrays, masks, shares
 from meshcomm.numpy.indexing.index_arrays import has_arrays
+from meshcomm.numpy.indexing.masks import GET_NAME, SET_NAME
 from meshcomm.numpy.indexing.nonzero import indices_of_mask
 from meshcomm.numpy.indexing.pages import PAGES
 from meshcomm.numpy.indexing.slicing import LocalSlice, index_text, local_slice_of, result_shape, slice_in_block
-
-GET_NAME, SET_NAME = "t[index]", "t[index] = value"
 
 
 @implements(operator.getitem)
