@@ -39,6 +39,7 @@ def test_any_load(index, alpha, tmp_path, monkeypatch):
 
     def program():
         mesh = mesh_of_4()
+        assert mc.machine_of(mesh).alpha_disk == alpha
         mc.save(tmp_path / "c", mc.distribute(BIG, Layout(["x", "y"], mesh)))
         for specs in LAYOUTS:
             found = mc.load(tmp_path / "c", Layout(specs, mesh), slices=index, check=True)

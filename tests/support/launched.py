@@ -24,6 +24,17 @@ def launched_as(environment, monkeypatch):
 
 
 @pytest.fixture
+def every_call_is_checked(monkeypatch):
+    """Let ranks agree on every call, as in a program that begins with this variable."""
+    from meshcomm.core.ranks.agreement import checks_every_call  # here, as this is read before pytest is configured
+
+    monkeypatch.setenv("MESHCOMM_CHECK", "1")
+    checks_every_call.cache_clear()
+    yield
+    checks_every_call.cache_clear()
+
+
+@pytest.fixture
 def job(monkeypatch, tmp_path):
     """Host signals of a job of its own."""
     monkeypatch.setenv("PMIX_NAMESPACE", str(tmp_path))

@@ -79,11 +79,12 @@ class Watch:
     """Watches processes: `look` raises `Stuck` when they hang.
 
     *processes* is a function that returns the numbers of those that run now; each may use *cpu* seconds. They may wait
-    for *waits* seconds, in a loop or without CPU time.
+    for *waits* seconds, in a loop or without CPU time, and hang after *idle* seconds without it.
     """
 
-    def __init__(self, processes, cpu=CPU, waits=0.0):
-        self.processes, self.cpu, self.idle = processes, (cpu + waits) * cpu_factor(), IDLE * _factor + waits
+    def __init__(self, processes, cpu=CPU, waits=0.0, idle=IDLE):
+        self.processes, self.cpu, self.idle = processes, (cpu + waits) * cpu_factor(), idle * _factor + waits
+        self._least = idle / 50  # seconds of CPU time that are progress
         self.slowness = slowness()  # the largest that was measured
         self._before = {}
         self._used = {}
@@ -98,7 +99,7 @@ class Watch:
             since = cpu - self._before.setdefault(process, cpu)
             self._used[process] = max(self._used.get(process, 0.0), since)
         total = sum(self._used.values())
-        if total > self._total + IDLE / 50 or not HAS_PROC:
+        if total > self._total + self._least or not HAS_PROC:
             self._total, self._moved = total, now
         self.slowness = max(self.slowness, slowness(GLANCE))
         self._looking += time.thread_time() - start
