@@ -52,9 +52,9 @@ def bench(monkeypatch, capsys):
 @pytest.fixture
 def clocks(monkeypatch):
     """The nanoseconds of each rank's clock, which only the calls of a test move."""
-    found = [0] * RANKS
-    monkeypatch.setattr("time.perf_counter_ns", lambda: found[mc.create_mesh().rank])
-    return found
+    nanoseconds = [0] * RANKS
+    monkeypatch.setattr("time.perf_counter_ns", lambda: nanoseconds[mc.create_mesh().rank])
+    return nanoseconds
 
 
 def one_element(block):

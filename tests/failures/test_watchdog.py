@@ -13,14 +13,14 @@ from meshcomm.core.failures import watchdog
 @pytest.fixture
 def dog_of(pipe, job, fresh_watch):
     """A function that makes a watchdog with a timeout, which hears of signals through the pipe."""
-    made = []
+    dogs = []
 
     def make(timeout):
-        made.append(watchdog._Watchdog(timeout, pipe[0]))
-        return made[-1]
+        dogs.append(watchdog._Watchdog(timeout, pipe[0]))
+        return dogs[-1]
 
     yield make
-    for dog in made:
+    for dog in dogs:
         if dog._first_calls._questions._signal is not None:
             dog._first_calls._questions._signal.close()
 

@@ -18,11 +18,11 @@ OPEN_MPI = MPILibrary("openmpi", "Open MPI v5.0.8", None)
 @pytest.fixture(autouse=True)
 def choice():
     """What this process has chosen and loaded: nothing, and after the test what it had."""
-    its = library._ScalapackChoice
-    before = its.loaded, its.chosen
-    its.loaded = its.chosen = None
-    yield its
-    its.loaded, its.chosen = before
+    choice = library._ScalapackChoice
+    before = choice.loaded, choice.chosen
+    choice.loaded = choice.chosen = None
+    yield choice
+    choice.loaded, choice.chosen = before
 
 
 @pytest.fixture

@@ -36,11 +36,11 @@ def narrow_gaps(monkeypatch):
 @pytest.fixture
 def selections(monkeypatch):
     """What is read by a library: for each time, what is chosen of an array, and the elements."""
-    found, read = [], by_library._read_selection
+    reads, read = [], by_library._read_selection
 
     def noted(array, chosen):
-        found.append((chosen, read(array, chosen)))
-        return found[-1][1]
+        reads.append((chosen, read(array, chosen)))
+        return reads[-1][1]
 
     monkeypatch.setattr(by_library, "_read_selection", noted)
-    return found
+    return reads

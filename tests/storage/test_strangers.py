@@ -355,8 +355,8 @@ def test_nobody_may_read_a_new_file_who_could_not_read_the_old_one(suffix, tmp_p
     for each in (path, *path.rglob("*")):
         each.chmod(0o700 if each.is_dir() else 0o600)
     opened = [call.args for call in calls_of(lambda: save_over(path)) if call.name == "open"]
-    made = [args for args in opened if args[1] & os.O_CREAT and str(args[0]).startswith(str(tmp_path))]
-    assert {mode for _, _, mode in made} == {0o600}
+    created = [args for args in opened if args[1] & os.O_CREAT and str(args[0]).startswith(str(tmp_path))]
+    assert {mode for _, _, mode in created} == {0o600}
 
 
 @as_root
