@@ -12,6 +12,7 @@ os.environ.setdefault("MESHCOMM_WHOLE_BELOW", "64KiB")
 pytest.register_assert_rewrite("support")
 
 pytest_plugins = [
+    "support.launched",
     "support.waiting",
     "support.patience",
     "support.sampling",

@@ -172,7 +172,8 @@ RECORD = np.dtype({"names": ["a", "b"], "formats": ["i1", "f8"], "offsets": [0, 
 
 
 @pytest.mark.parametrize("ways", ["relayout", "to_numpy", "many", "plan", "start"])
-def test_a_check_compares_replicas(monkeypatch, ways):
+@pytest.mark.usefixtures("every_call_is_checked")
+def test_a_check_compares_replicas(ways):
     def moved(t):
         target = Layout([U, t.mesh.dim_names[-1]], t.mesh)
         if ways == "plan":
@@ -189,7 +190,6 @@ def test_a_check_compares_replicas(monkeypatch, ways):
         block["b"][1] = rank in (1, 3)  # with (2, 2) devices, 0 and 1 hold the same rows, 2 and 3 too
         return moved(mc.from_local(block, Layout(["x", U], mesh), (4, 3)))
 
-    monkeypatch.setattr("meshcomm.core.ranks.agreement.checks_every_call", lambda: True)
     refused(program, LayoutError, "ranks 0 and 1 hold the same block, but the values differ")
     simulated(
         RANKS, lambda rank: moved(mc.zeros((4, 3), RECORD, Layout([U, U], mc.create_mesh([("x", 2), ("y", 2)]))))

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 import meshcomm as mc
 from meshcomm import Layout, LayoutError
-from meshcomm.core.ranks._call_scope import CallScope
 from support.lockstep import lockstep
 from support.paths import DATA
 from support.reference import blocks_of, mesh_of, numbered, on_ranks, random_bits, same_bits, simulated
@@ -252,27 +251,23 @@ def test_permuted_and_partial_meshes():
         simulated(4, program, devices)
 
 
-def test_the_third_argument_is_a_name(monkeypatch):
+def test_the_third_argument_is_a_name(tmp_path):
     """As on TensorFlow's pages; what is ours is given by keyword only."""
-    names = []
-
-    def named(operation, rank_set):
-        names.append(operation)
-        return CallScope(operation, rank_set)
-
-    monkeypatch.setattr("meshcomm.core.ranks.calls.CallScope", named)
 
     def program(rank):
         rows, columns = (Layout(specs, mc.create_mesh([("x", 1)])) for specs in (["x", U], [U, "x"]))
         tensor = mc.distribute(numbered((4, 4)), rows)
-        mc.relayout(tensor, columns, "a")
-        mc.relayout_like(tensor, tensor, "b")
-        mc.start_relayout(tensor, columns, "c").wait()
+        with mc.trace(tmp_path / "t.json"):
+            mc.relayout(tensor, columns, "a")
+            mc.relayout_like(tensor, tensor, "b")
+            mc.start_relayout(tensor, columns, "c").wait()
         for call in (mc.relayout, mc.relayout_like, mc.start_relayout):
             with pytest.raises(TypeError, match="positional"):
                 call(tensor, columns, None, tensor)
 
     simulated(1, program)
+    events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    names = [event["name"] for event in events if " named " in event["name"]]
     assert names == ["relayout named 'a'", "relayout named 'b'", "start_relayout named 'c'"]
 
 

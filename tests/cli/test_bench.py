@@ -2,13 +2,13 @@
 
 import json
 import os
+import sys
 
 import numpy as np
 import pytest
 
 import meshcomm as mc
 from meshcomm.core.ranks.meshes import location_in
-from meshcomm.tools.cli import turns
 from meshcomm.tools.cli.about import LoadedMPI
 from meshcomm.tools.cli.arguments import dtype_of, layout_of
 from meshcomm.tools.cli.bench import cases, command, disk, report
@@ -49,21 +49,42 @@ def bench(monkeypatch, capsys):
     return run
 
 
-def broken(function, spoil):
-    """Return *function* with its result spoilt on rank 1."""
+@pytest.fixture
+def clocks(monkeypatch):
+    """The nanoseconds of each rank's clock, which only the calls of a test move."""
+    nanoseconds = [0] * RANKS
+    monkeypatch.setattr("time.perf_counter_ns", lambda: nanoseconds[mc.create_mesh().rank])
+    return nanoseconds
 
+
+def one_element(block):
+    block.flat[1] += 1
+
+
+# Each takes a function, and returns one that does it wrong.
+
+
+def spoilt_on_rank_1(function):
     def run(*args, **kwargs):
         result = function(*args, **kwargs)
-        block = result if isinstance(result, np.ndarray) else result.local
         if mc.create_mesh().rank == 1:
-            spoil(block)
+            one_element(result if isinstance(result, np.ndarray) else result.local)
         return result
 
     return run
 
 
-def one_element(block):
-    block.flat[1] += 1
+def spoilt_copy(copyto):
+    return lambda target, source: (copyto(target, source), one_element(target))
+
+
+def of_the_first_call(relayout):
+    first = {}
+    return lambda t, layout: first.setdefault(t.mesh.rank, relayout(t, layout))
+
+
+def nothing(update):
+    return lambda halo: None
 
 
 # -- operations -------------------------------------------------------------------------------------------------------
@@ -107,34 +128,22 @@ def test_layouts_of_the_command():
 
 
 @pytest.mark.parametrize(
-    ("make", "holder", "name"),
+    ("name", "holder", "function", "spoilt", "wrong"),
     [
-        (cases.relayout, mc, "relayout"),
-        (cases.exchange, mc, "all_to_all"),
-        (cases.memory, np, "copyto"),
-        (cases.fft, mc.fft.FFTPlan, "forward"),
+        ("relayout", mc, "relayout", spoilt_on_rank_1, 1),
+        ("relayout", mc, "relayout", of_the_first_call, 15 * 15),
+        ("all_to_all", mc, "all_to_all", spoilt_on_rank_1, 1),
+        ("memcpy", np, "copyto", spoilt_copy, RANKS),
+        ("fft", mc.fft.FFTPlan, "forward", spoilt_on_rank_1, 1),
+        ("halo", mc.Halo, "update", nothing, RANKS * (7 * 17 - 5 * 15)),  # the ghosts of blocks of 5 by 15
+        ("save", mc, "load", spoilt_on_rank_1, 1),
+        ("load", mc, "load", spoilt_on_rank_1, 1),
     ],
 )
-def test_a_wrong_element_is_counted(make, holder, name, monkeypatch):
-    right = getattr(holder, name)
-    if name == "copyto":
-        monkeypatch.setattr(holder, name, lambda target, source: (right(target, source), one_element(target)))
-        assert {row.wrong_elements for row in rows_of(make)} == {RANKS}
-    else:
-        monkeypatch.setattr(holder, name, broken(right, one_element))
-        assert {row.wrong_elements for row in rows_of(make)} == {1}
-
-
-def test_a_result_of_an_earlier_call_is_wrong(monkeypatch):
-    kept, right = {}, mc.relayout
-    monkeypatch.setattr(mc, "relayout", lambda t, layout: kept.setdefault(t.mesh.rank, right(t, layout)))
-    row = rows_of(cases.relayout, shape=(30, 30))[0]
-    assert row.wrong_elements == 900
-
-
-def test_ghosts_that_are_not_updated_are_wrong(monkeypatch):
-    monkeypatch.setattr(mc.Halo, "update", lambda self: None)
-    assert all(row.wrong_elements > 0 for row in rows_of(cases.halo))
+def test_wrong_elements_are_counted(name, holder, function, spoilt, wrong, tmp_path, monkeypatch):
+    makers = {name: operation.make for name, operation in command.OPERATIONS.items()} | disk.makers(tmp_path)
+    monkeypatch.setattr(holder, function, spoilt(getattr(holder, function)))
+    assert {row.wrong_elements for row in rows_of(makers[name])} == {wrong}
 
 
 def test_a_block_of_another_shape_is_wrong():
@@ -142,20 +151,21 @@ def test_a_block_of_another_shape_is_wrong():
     assert cases.count_differences(np.zeros((4, 2)), indices, (4, 3), 1) == 12
 
 
-def test_chunks_have_the_values_of_the_whole(monkeypatch):
-    indices, whole = [np.array([1, 5, 6]), np.array([0, 2])], np.zeros((3, 2))
-    cases.fill(whole, indices, (7, 4), 1)
-    monkeypatch.setattr(cases, "CHUNK", 2)
-    assert len(list(cases.expected(indices, (7, 4), whole.dtype, 1))) == 3
-    assert cases.count_differences(whole, indices, (7, 4), 1) == 0
-    assert cases.count_differences(whole, indices, (7, 4), 2) == 6
+def test_chunks_have_the_values_of_the_whole():
+    indices, shape = [np.arange(300_000), np.array([0, 2])], (400_000, 4)
+    whole = np.zeros((300_000, 2))
+    cases.fill(whole, indices, shape, 1)
+    assert len(list(cases.expected(indices, shape, whole.dtype, 1))) == 3
+    assert whole[200_000].tolist() == [(n * 40_503 + 7_919) % 999_983 for n in (800_000, 800_002)]
+    assert cases.count_differences(whole, indices, shape, 1) == 0
+    assert cases.count_differences(whole, indices, shape, 2) == 600_000
 
 
 # -- times ------------------------------------------------------------------------------------------------------------
 
 
-def test_the_slowest_rank_counts_and_the_reference_takes_turns(monkeypatch):
-    """Each rank has a clock that only its calls move: 5 and 7 seconds on rank 1, 1 second on the others."""
+def test_the_slowest_rank_counts_and_the_reference_takes_turns(clocks):
+    """Calls take 5 and 7 seconds on rank 1, 1 second on the others."""
 
     def program(setting, communicator):
         def call(seconds):
@@ -164,8 +174,6 @@ def test_the_slowest_rank_counts_and_the_reference_takes_turns(monkeypatch):
         case = Case(10, 20e9, lambda: call(5), lambda: call(10), lambda: setting.rank)
         return measure_case(communicator, case, 4)
 
-    clocks = [0] * RANKS
-    monkeypatch.setattr(turns.time, "perf_counter_ns", lambda: clocks[mc.create_mesh().rank])
     rows = on_ranks(program)
     assert rows == [Row(10, 20e9, 4, (5.0, 5.0, 5.0), pytest.approx(4.0), 0.5, 0 + 1 + 2)] * RANKS
 
@@ -197,8 +205,11 @@ def test_json(bench):
 
 
 def test_a_wrong_result_is_an_error(bench, monkeypatch):
-    monkeypatch.setattr(mc, "relayout", broken(mc.relayout, one_element))
-    code, out, err = bench("relayout", "--max", "1K", "--rounds", "1")
+    def wrong_on_rank_1(setting, nbytes):
+        return cases.memory(setting, nbytes)._replace(count_wrong=lambda: int(setting.rank == 1))
+
+    monkeypatch.setitem(command.OPERATIONS, "memcpy", command.BenchOperation(wrong_on_rank_1, ""))
+    code, out, err = bench("memcpy", "--max", "1K", "--rounds", "1")
     assert code == 1
     assert out.splitlines()[-1].split()[-1] == "1"
     assert err == "\nmeshcomm: 1 wrong element\n"
@@ -233,10 +244,16 @@ def test_wrong_options(bench, arguments, code, text):
     assert text in line
 
 
-def test_sizes_end_where_a_call_takes_long(bench, monkeypatch):
-    monkeypatch.setattr(command, "SLOW", 0.0)
-    _, out, _ = bench("memcpy", "--rounds", "1", "--json")
-    assert len(json.loads(out)["benches"][0]["rows"]) == 1
+def test_sizes_end_where_a_call_takes_long(bench, clocks, monkeypatch):
+    def slow(setting, nbytes):
+        def call():
+            clocks[setting.rank] += nbytes * 10**6  # a second for each kilobyte
+
+        return Case(nbytes, nbytes, call, call, lambda: 0)
+
+    monkeypatch.setitem(command.OPERATIONS, "memcpy", command.BenchOperation(slow, ""))
+    _, out, _ = bench("memcpy", "--min", "500", "--rounds", "1", "--json")
+    assert [row["block_bytes"] for row in json.loads(out)["benches"][0]["rows"]] == [500, 2000]
 
 
 def test_sizes_end_where_memory_does(bench, monkeypatch):
@@ -267,16 +284,10 @@ def test_files_are_saved_and_loaded_and_nothing_stays(bench, tmp_path):
     assert (tmp_path / "array").read_text() == "mine"
 
 
-@pytest.mark.parametrize("which", ["save", "load"])
-def test_a_wrong_file_is_seen(which, tmp_path, monkeypatch):
-    monkeypatch.setattr(mc, "load", broken(mc.load, one_element))
-    assert {row.wrong_elements for row in rows_of(disk.makers(tmp_path)[which])} == {1}
-
-
-def test_the_stream_writes_and_reads_all_bytes(tmp_path, monkeypatch):
-    monkeypatch.setattr(disk, "BUFFER", 7)
-    disk._write(tmp_path / "stream", 40)
-    assert (tmp_path / "stream").read_bytes() == bytes(40)
+def test_the_stream_writes_and_reads_all_bytes(tmp_path):
+    size = 2 * disk.BUFFER + 40
+    disk._write(tmp_path / "stream", size)
+    assert (tmp_path / "stream").read_bytes() == bytes(size)
     disk._read(tmp_path / "stream")
 
 
@@ -295,7 +306,7 @@ def test_plot(bench, tmp_path, end, begins):
 
 
 def test_without_matplotlib(bench, monkeypatch):
-    monkeypatch.setattr(report, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     code, out, err = bench("--plot", "a.png")
     assert (code, out) == (2, "")
     assert "pip install matplotlib" in err

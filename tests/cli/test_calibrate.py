@@ -1,6 +1,5 @@
 """The constants of a machine, from times that a machine with known ones would take, and from a simulated world."""
 
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +21,7 @@ LATENCY = {"wait_within", "alpha_within", "wait_between", "alpha_between"}
 NOWHERE = Path("there/is/no/such/folder")  # so that no disk is measured
 
 
-def calibrated(nodes, monkeypatch, times=None):
+def calibrated(nodes, monkeypatch, times=None, folder=NOWHERE):
     """Return the calibration of ranks on these *nodes*, and the probes; *times* says how long probes take."""
     seen = []
 
@@ -39,7 +38,7 @@ def calibrated(nodes, monkeypatch, times=None):
     monkeypatch.setattr(fit, "MESSAGES", (8, 64, 512, 4096))
     monkeypatch.setattr(hosts, "this_host", lambda: f"host {nodes[current_world().rank]}")
     with mc.simulate(len(nodes)) as world:
-        found = world.run(lambda: fit.calibrate(location_in(mc.create_mesh()).rank_set, NOWHERE))
+        found = world.run(lambda: fit.calibrate(location_in(mc.create_mesh()).rank_set, folder))
     assert all(each == found[0] for each in found), "all ranks find the same"
     return found[0], seen
 
@@ -82,8 +81,7 @@ def test_what_can_be_measured_depends_on_the_nodes(nodes, measured, monkeypatch)
 def test_files_are_measured_where_all_ranks_can_make_one(monkeypatch, tmp_path):
     found, _ = calibrated([0, 0], monkeypatch)
     assert found.disk is None
-    monkeypatch.setattr(sys.modules[__name__], "NOWHERE", tmp_path)
-    found, _ = calibrated([0, 0], monkeypatch)
+    found, _ = calibrated([0, 0], monkeypatch, folder=tmp_path)
     assert found.disk.constants.keys() == {"alpha_disk", "beta_disk"}
     assert all(0 <= value < 1e-3 for value in found.disk.constants.values())
     assert list(tmp_path.iterdir()) == []

@@ -95,14 +95,17 @@ def test_info_tells_hosts_with_one_name_from_each_other_and_counts_their_ranks()
     ]
 
 
-def test_a_self_test_that_fails_is_reported(monkeypatch):
-    monkeypatch.setattr(meshcomm, "relayout", lambda tensor, layout: meshcomm.zeros_like(tensor))
+@pytest.mark.parametrize(
+    ("relayout", "problem"),
+    [
+        (lambda tensor, layout: meshcomm.zeros_like(tensor), "wrong values in layout [x, unsharded]"),
+        (lambda tensor, layout: 1 / 0, "ZeroDivisionError: division by zero"),
+    ],
+)
+def test_a_self_test_that_fails_is_reported(relayout, problem, monkeypatch):
+    monkeypatch.setattr(meshcomm, "relayout", relayout)
     with meshcomm.simulate(1) as world:
-        (problem,) = world.run(info._self_test, 0, 1)
-    assert problem == "wrong values in layout [x, unsharded]"
-    monkeypatch.setattr(meshcomm, "relayout", lambda tensor, layout: 1 / 0)
-    with meshcomm.simulate(1) as world:
-        assert world.run(info._self_test, 0, 1) == ["ZeroDivisionError: division by zero"]
+        assert world.run(info._self_test, 0, 1) == [problem]
     assert info._self_test_findings(["", "broken"]) == [Finding(PROBLEM, "self-test", "broken", (1,))]
 
 

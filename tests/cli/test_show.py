@@ -3,6 +3,7 @@
 import re
 import shlex
 import sys
+from contextlib import redirect_stdout
 from xml.etree import ElementTree
 
 import pytest
@@ -21,9 +22,9 @@ PLAN = ["plan", "--shape", "4096,4096", "--mesh", "x=64", "--from", "x,unsharded
 
 
 @pytest.fixture(autouse=True)
-def patient(monkeypatch):
-    """The table has all rows, however slow the machine is."""
-    monkeypatch.setattr(plan_command, "PATIENCE", float("inf"))
+def patience(request, monkeypatch):
+    """Seconds for all rows of the table: it has them all, however slow the machine is."""
+    monkeypatch.setattr(plan_command, "PATIENCE", getattr(request, "param", float("inf")))
 
 
 @pytest.mark.parametrize(
@@ -79,9 +80,9 @@ def test_wrong_arguments_are_reported_in_one_line(arguments, says, capsys):
     assert re.fullmatch("meshcomm: .*\n", err)
 
 
-def test_under_mpiexec_the_first_rank_prints(monkeypatch, capsys):
+def test_under_mpiexec_the_first_rank_prints(launched_as, capsys):
     for rank in (0, 1):
-        monkeypatch.setattr("meshcomm.tools.cli.show.is_first", lambda rank=rank: rank == 0)
+        launched_as(rank, 2)
         assert main(["show", "x", "--mesh", "x=2"]) == 0
         assert bool(capsys.readouterr().out) == (rank == 0)
 
@@ -177,8 +178,8 @@ def test_tables_of_other_layouts(source, target, says, capsys, monkeypatch):
     assert says in capsys.readouterr().out
 
 
-def test_rows_that_would_take_too_long_say_so(capsys, monkeypatch):
-    monkeypatch.setattr(plan_command, "PATIENCE", -1.0)
+@pytest.mark.parametrize("patience", [-1.0], indirect=True)
+def test_rows_that_would_take_too_long_say_so(capsys):
     assert main(PLAN) == 0
     table = rows(capsys.readouterr().out)
     assert [row["received"] for row in table] == ["too many ranks to plan in seconds"] * 7
@@ -240,8 +241,9 @@ def test_what_the_terminal_can_show(tty, environment, unicode, colour, monkeypat
         monkeypatch.delenv(name, raising=False)
     for name, value in {**environment, "COLUMNS": "60"}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(sys, "stdout", Output())
-    assert terminal() == (60, unicode, colour)
+    with redirect_stdout(Output()):
+        found = terminal()
+    assert found == (60, unicode, colour)
 
 
 def test_the_commands_need_no_mpi():

@@ -9,7 +9,6 @@ import pytest
 from meshcomm.core.failures import first_calls, host_signals
 from meshcomm.core.failures.answers import Answer
 from meshcomm.core.failures.first_calls import FirstCalls
-from meshcomm.core.failures.watch import watch
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="signals are sockets of Linux")
 
@@ -19,9 +18,8 @@ CALL = ("barrier", None, 1, 0.0)
 
 
 @pytest.fixture
-def ranks(monkeypatch, tmp_path):
+def ranks(monkeypatch, job):
     """A function that makes ranks which do these things, and lets the first one ask all of them."""
-    monkeypatch.setattr(host_signals, "job_name", lambda: str(tmp_path))
     now = SimpleNamespace(does=None)
     monkeypatch.setattr(first_calls, "answer", lambda rank_set, number: now.does)
     made = []
@@ -78,22 +76,25 @@ def test_a_rank_that_does_not_answer(ranks, monkeypatch):
     assert "rank 1 does not answer: it is stopped" in ranks(WAITS, WAITS, IDLE, silent=(1,), absent=(2,)).text
 
 
-@pytest.mark.parametrize("text", [b"[3", b"[3]", b"3"])
-def test_what_is_no_answer_is_none(ranks, monkeypatch, text):
-    monkeypatch.setattr(first_calls, "_reply", lambda question: text)
-    assert "does not answer" in ranks(WAITS, IDLE).text
+@pytest.mark.parametrize("no_answer", [[3], 3])
+def test_what_is_no_answer_is_none(ranks, no_answer):
+    assert "does not answer" in ranks(WAITS, no_answer).text
+    assert first_calls._parsed_answer(b"[3") is None
 
 
-def test_ranks_that_have_ended_are_reported_at_the_second_sight(ranks, monkeypatch):
+def test_ranks_that_have_ended_are_reported_at_the_second_sight(ranks, fresh_watch):
     """They may have ended after this call, which then completes in a moment."""
-    monkeypatch.setattr(host_signals, "ended_ranks", lambda ranks: [1])
-    assert ranks(WAITS, WAITS, IDLE).ended_ranks == ""
-    assert ranks.first.ask(CALL, range(3)) is None
-    assert ranks.first.report.ended_ranks == "rank 1 has ended without it"
+    with host_signals._new_signal("ended 1"):
+        assert ranks(WAITS, WAITS, IDLE).ended_ranks == ""
+        ranks.first.ask(CALL, range(3))
+        assert ranks.first.report.ended_ranks == "rank 1 has ended without it"
+        fresh_watch.count, ranks.first.report = 1, None  # the next call
+        ranks.first.ask(CALL, range(3))
+        assert ranks.first.report is None
 
 
 @pytest.fixture
-def rank_sets(monkeypatch):
+def rank_sets(fresh_watch):
     """Two rank sets of a world whose ranks 0 and 1 are ranks 2 and 3 of the job; this rank waits on the first."""
     world = SimpleNamespace(ranks_in_comm_world=lambda ranks: [rank + 2 for rank in ranks])
     waits, other = (
@@ -108,8 +109,7 @@ def rank_sets(monkeypatch):
         for ranks, calls in ((range(2), 1), (range(1, 2), 5))
     )
     world.all_rank_sets = lambda: [other, waits]
-    monkeypatch.setattr(watch, "worlds", [world])
-    monkeypatch.setattr(watch, "calls", [("barrier", waits, 1, 0.0)])
+    fresh_watch.worlds, fresh_watch.calls = [world], [("barrier", waits, 1, 0.0)]
 
 
 @pytest.mark.parametrize(
@@ -126,8 +126,7 @@ def test_the_answer_is_seen_from_the_ranks_that_ask(rank_sets, question, found):
     assert seen == found
 
 
-def test_a_question_that_is_on_its_way_is_answered_later(monkeypatch, tmp_path):
-    monkeypatch.setattr(host_signals, "job_name", lambda: str(tmp_path))
+def test_a_question_that_is_on_its_way_is_answered_later(job):
     questions = host_signals.Questions(7)
     other = host_signals._connection_to("answers 7")
     broken = host_signals.answer_channel(7, b"no question")

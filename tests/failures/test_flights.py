@@ -12,13 +12,35 @@ import pytest
 
 import meshcomm as mc
 from meshcomm.core import _tuning
-from meshcomm.core.failures import abort, flights, launchers, stacks
+from meshcomm.core.failures import abort, flights, stacks
 from meshcomm.core.failures.watch import watch
 from meshcomm.core.ranks.meshes import location_in
 from meshcomm.core.ranks.rank_sets import RankSet
 from meshcomm.tools.cli.flight_files import read as read_flights
 
 OLD, NEW, OTHER = (f"meshcomm-flights-{number:032x}" for number in range(3))
+
+
+@pytest.fixture(autouse=True)
+def nothing_written():
+    """Let each test write the flight file of this rank anew."""
+    flights._message_cache.cache_clear()
+    yield
+    flights._message_cache.cache_clear()
+
+
+@pytest.fixture
+def temporary(tmp_path, monkeypatch):
+    """The folder of temporary files, in which no flight file is asked for by name."""
+    monkeypatch.delenv(flights.FOLDER, raising=False)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def as_another_user(monkeypatch):
+    """A function that lets this process count as that of another user, to whom no file belongs."""
+    return lambda: monkeypatch.setattr(os, "getuid", lambda: 12345678)
 
 
 @pytest.fixture
@@ -33,32 +55,29 @@ def folders(tmp_path):
     (tmp_path / f"meshcomm-flights-{4:032x}").symlink_to(tmp_path / "other-1")
     now = time.time()
     for path in tmp_path.iterdir():
-        when = now if path.name == NEW else now - 100
+        when = now if path.name == NEW else now - flights.KEPT_FOR - 100
         os.utime(path, (when, when), follow_symlinks=False)
     return tmp_path
 
 
 def test_only_old_folders_of_flights_are_removed(folders):
     before = {path.name for path in folders.iterdir()}
-    flights.remove_old(folders, time.time() - 50)
+    flights.remove_old(folders, time.time() - flights.KEPT_FOR)
     assert before - {path.name for path in folders.iterdir()} == {OLD}
     assert (folders / OTHER / "thesis.txt").exists()
     assert (folders / "meshcomm-traces" / "rank-0.json").exists(), "of a trace"
     assert (folders / "other-1" / "rank-0.json").exists(), "behind a link"
 
 
-def test_those_of_others_stay(folders, monkeypatch):
+def test_those_of_others_stay(folders, as_another_user):
     before = sorted(folders.iterdir())
-    monkeypatch.setattr(os, "getuid", lambda: 12345678)
-    flights.remove_old(folders, time.time() - 50)
+    as_another_user()
+    flights.remove_old(folders, time.time() - flights.KEPT_FOR)
     assert sorted(folders.iterdir()) == before
 
 
 @pytest.mark.parametrize("given", [False, True])
-def test_a_job_that_makes_a_folder_removes_old_ones(folders, monkeypatch, given):
-    monkeypatch.setattr(flights.tempfile, "tempdir", str(folders))
-    monkeypatch.setattr(flights, "KEPT_FOR", 50.0)
-    monkeypatch.delenv(flights.FOLDER, raising=False)
+def test_a_job_that_makes_a_folder_removes_old_ones(folders, temporary, monkeypatch, given):
     if given:
         monkeypatch.setenv(flights.FOLDER, str(folders / "meshcomm-given"))
     flights._write(flights.folder(), "a reason")
@@ -66,12 +85,11 @@ def test_a_job_that_makes_a_folder_removes_old_ones(folders, monkeypatch, given)
     assert (folders / OLD).exists() == given, "only beside a folder that the job named itself"
 
 
-def test_steps_of_one_batch_job_have_folders_of_their_own(monkeypatch):
-    monkeypatch.delenv(flights.FOLDER, raising=False)
+def test_steps_of_one_batch_job_have_folders_of_their_own(environment):
     found = set()
     for step in "01":
         job = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": step, "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"}
-        monkeypatch.setattr(launchers.os, "environ", job)
+        environment(job)
         found.add(flights.folder().name)
     assert len(found) == 2
     assert all(flights._NAME.fullmatch(name) for name in found)
@@ -205,10 +223,8 @@ def test_what_no_text_is_made_of_is_left_out():
 
 
 @pytest.fixture
-def rank_sets(monkeypatch):
+def rank_sets(fresh_watch):
     """A function that makes a set of ranks 0-1 which makes a call."""
-    monkeypatch.setattr(watch, "recent", watch.recent.copy())
-    watch.recent.clear()
 
     def make(name):
         rank_set = RankSet(SimpleNamespace(size=2, rank=0, ranks_in_comm_world=tuple), range(2))
@@ -239,7 +255,6 @@ def test_digests_are_written_and_read(rank_sets, tmp_path):
 
 def test_flights_are_written_once_and_read(tmp_path, monkeypatch):
     monkeypatch.setenv("MESHCOMM_FLIGHTS", str(tmp_path / "new"))
-    monkeypatch.setattr(flights, "_message_cache", list)
     watch.recent.append(("to_numpy", None, 7, time.monotonic()))
     assert flights.write("because").endswith(f"python -m meshcomm flights {tmp_path / 'new'}")
     (flight,) = read_flights(tmp_path / "new")
@@ -249,7 +264,6 @@ def test_flights_are_written_once_and_read(tmp_path, monkeypatch):
 
 def test_without_flight_files_stacks_are_reported(monkeypatch):
     monkeypatch.setenv("MESHCOMM_FLIGHTS", "0")
-    monkeypatch.setattr(flights, "_message_cache", list)
     assert "in test_without_flight_files_stacks_are_reported" in flights.write("because")
 
 
@@ -259,12 +273,9 @@ def test_the_recorder_keeps_64_calls():
     assert len(watch.recent) == 64
 
 
-def test_flights_are_for_their_user_only(tmp_path, monkeypatch):
-    monkeypatch.delenv("MESHCOMM_FLIGHTS", raising=False)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(flights, "_message_cache", list)
+def test_flights_are_for_their_user_only(temporary):
     assert "python -m meshcomm flights" in flights.write("because")
-    (folder,) = tmp_path.iterdir()
+    (folder,) = temporary.iterdir()
     (file,) = folder.iterdir()
     assert (stat.S_IMODE(folder.stat().st_mode), stat.S_IMODE(file.stat().st_mode)) == (0o700, 0o600)
 
@@ -276,22 +287,19 @@ def test_a_file_is_replaced_and_nothing_behind_a_link_is_changed(tmp_path, monke
     rank = abort.comm_world()[0]
     (tmp_path / f"rank-{rank}.json").symlink_to(mine)
     for _ in range(2):
-        monkeypatch.setattr(flights, "_message_cache", list)
+        flights._message_cache.cache_clear()
         flights.write("because")
     assert mine.read_text() == "mine"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", f"rank-{rank}.json"]
 
 
 @pytest.mark.parametrize("kind", ["link", "other user"])
-def test_a_folder_that_somebody_else_made_first_is_not_used(tmp_path, monkeypatch, kind):
-    monkeypatch.delenv("MESHCOMM_FLIGHTS", raising=False)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(flights, "_message_cache", list)
-    (tmp_path / "elsewhere").mkdir()
+def test_a_folder_that_somebody_else_made_first_is_not_used(temporary, as_another_user, kind):
+    (temporary / "elsewhere").mkdir()
     if kind == "link":
-        flights.folder().symlink_to(tmp_path / "elsewhere")
+        flights.folder().symlink_to(temporary / "elsewhere")
     else:
         flights.folder().mkdir()
-        monkeypatch.setattr(os, "getuid", lambda: 12345)
+        as_another_user()
     assert "belongs to somebody else" in flights.write("because")
     assert list(flights.folder().iterdir()) == []

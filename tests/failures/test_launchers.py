@@ -57,15 +57,6 @@ ENVIRONMENTS = [
 ]
 
 
-@pytest.fixture
-def environment(monkeypatch):
-    """A function that sets the variables of launchers, and those only."""
-    ours = ("PMI", "OMPI_COMM", "SLURM", "MPI_LOCAL", "HYDI", "I_MPI", "FLUX", "JSM", "PALS", "PBS", "LSB", "MESHCOMM")
-    for name in [name for name in os.environ if name.startswith(ours)]:
-        monkeypatch.delenv(name)
-    return lambda variables: [monkeypatch.setenv(*variable) for variable in variables.items()]
-
-
 @pytest.mark.parametrize(("given", "found"), ENVIRONMENTS)
 def test_who_launched_it(given, found):
     its = launch(given)
@@ -176,11 +167,11 @@ def test_wrong_values(name, value, words, environment):
     assert words in line
 
 
-def test_only_the_first_rank_needs_the_file_of_constants(environment, monkeypatch):
+def test_only_the_first_rank_needs_the_file_of_constants(environment, launched_as):
     environment({"MESHCOMM_MACHINE": "nowhere.json"})
-    monkeypatch.setattr(variables.abort, "comm_world", lambda: (1, 2))
+    launched_as(1, 2)
     assert variables.find_problems() == {}
-    monkeypatch.setattr(variables.abort, "comm_world", lambda: (0, 2))
+    launched_as(0, 2)
     assert list(variables.find_problems()) == ["MESHCOMM_MACHINE"]
 
 

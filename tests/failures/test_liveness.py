@@ -212,9 +212,8 @@ def clock(monkeypatch):
 
 
 @pytest.fixture
-def rank_set(monkeypatch, clock):
+def rank_set(clock):
     """A function that makes the liveness checks of some ranks."""
-    monkeypatch.setattr(liveness, "_open", [])
 
     def make(size):
         ends = [None] * size
@@ -229,7 +228,8 @@ def rank_set(monkeypatch, clock):
             LivenessCheck(ends[r], rank_sets[r], range(size), [f"host{r}" for r in range(size)]) for r in range(size)
         ]
 
-    return make
+    yield make
+    liveness._open.clear()
 
 
 CALL = ("relayout", None, 4, 0.0)

@@ -4,6 +4,7 @@ import sys
 import threading
 import traceback
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stderr
 from types import SimpleNamespace
 
 import pytest
@@ -112,13 +113,13 @@ def test_errors_that_are_raised_from_others_are_short_too():
     assert "_canonical_axes" in names(error.__cause__)
 
 
-def test_the_hook_prints_it_in_short(monkeypatch):
+def test_the_hook_prints_it_in_short(launched_as):
     shown = []
 
     def previous(kind, value, its):
         shown.append([frame.name for frame in traceback.extract_tb(its)])
 
-    monkeypatch.setattr(abort, "end_job_of_many", lambda *arguments: None)
+    launched_as(0, 1)
     error = caught(wrong_layout)
     abort._ending_excepthook(previous)(type(error), error, error.__traceback__)
     assert shown == [ERRORS[wrong_layout]]
@@ -144,15 +145,17 @@ def interrupted():
 
 
 @pytest.mark.parametrize("call", [wrong_layout, interrupted])
-def test_a_traceback_is_printed_in_one_piece(call, monkeypatch):
-    written = []
-    shared = SimpleNamespace(ours=True, note_printed=lambda: None, settled=lambda seconds: shared)
-    monkeypatch.setattr(abort, "_shared_error", lambda error: shared if call is wrong_layout else None)
-    monkeypatch.setattr(abort, "comm_world", lambda: (1, 3))
-    monkeypatch.setattr(abort, "end_job_of_many", lambda *arguments: None)
-    monkeypatch.setattr("sys.stderr", SimpleNamespace(write=written.append, flush=lambda: None))
+def test_a_traceback_is_printed_in_one_piece(call, job, launched_as, monkeypatch):
+    written, shared = [], []
+    launched_as(1, 3)
+    monkeypatch.setattr(abort, "end_job_of_many", lambda reason, code, error: shared.append(error))
     error = caught(call)
-    abort._ending_excepthook(sys.__excepthook__)(type(error), error, error.__traceback__)
+    with redirect_stderr(SimpleNamespace(write=written.append, flush=lambda: None)):
+        abort._ending_excepthook(sys.__excepthook__)(type(error), error, error.__traceback__)
+    assert [error is not None for error in shared] == [call is wrong_layout]  # Ctrl-C is another error on each rank
+    for error in filter(None, shared):
+        error._signal.close()
+        error._printed.close()
     (piece,) = filter(None, written)
     first, second, *_, last = piece.splitlines()
     assert first == "meshcomm: rank 1 of 3 has an error:"

@@ -147,8 +147,8 @@ def test_arguments_that_differ_between_ranks_are_found_out(name, known):
         on_two(program)
 
 
-def test_the_message_names_the_filter(monkeypatch):
-    monkeypatch.setattr("meshcomm.core.ranks.agreement.checks_every_call", lambda: True)
+@pytest.mark.usefixtures("every_call_is_checked")
+def test_the_message_names_the_filter():
     pytest.importorskip("scipy")
     with pytest.raises(CollectiveMismatch, match=r"rank 1: gaussian_filter1d\(.*sigma=1.01"):
         on_two(lambda t: FILTERS["sigma"](t, t.mesh.rank))

@@ -16,7 +16,7 @@ from logical_devices import test_strategy as strategies
 from logical_devices import test_topology as topology_tests
 from meshcomm import DeviceAssignment, DeviceOrderMode, Topology
 from meshcomm.errors import LayoutError, MeshError, ShapeError
-from meshcomm.tensorflow.strategy import check_partition
+from meshcomm.logical_devices import check_partition
 from support.departures import departures, refuses
 from support.logical_device_cases import BROKEN_TOPOLOGIES, CELL, REPEATABLE, row, row_major, strategy_of
 from support.paths import DATA, DOCS

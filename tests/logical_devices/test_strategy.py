@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import meshcomm as mc
 from meshcomm import DeviceAssignment, PerReplica, Strategy
 from meshcomm.errors import MeshError, ShapeError
-from meshcomm.tensorflow.strategy import check_partition
+from meshcomm.logical_devices import check_partition
 from support.logical_device_cases import REPEATABLE, row, row_major, strategy_of
 from support.reference import on_ranks
 from support.sampling import examples

@@ -154,8 +154,8 @@ def test_an_exit_of_one_rank_is_not_held_up(tmp_path):
     assert (tmp_path / "t.json.rank-1.json").exists()
 
 
-def test_a_trace_without_a_with_statement_is_reported_at_the_end(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(trace, "_not_entered", {})
+def test_a_trace_without_a_with_statement_is_reported_at_the_end(tmp_path, capsys):
+    trace._not_entered.clear()
 
     def program(rank):
         mc.trace(tmp_path / "none.json")
@@ -164,6 +164,7 @@ def test_a_trace_without_a_with_statement_is_reported_at_the_end(tmp_path, capsy
 
     simulated(2, program)
     trace._tell_not_entered()
+    trace._not_entered.clear()
     (line,) = capsys.readouterr().err.splitlines()
     assert (
         line == f"meshcomm: nothing was traced to {tmp_path}/none.json: write with mc.trace(...): around what to trace"
@@ -248,11 +249,23 @@ def test_the_newest_events_are_kept(tmp_path):
 # -- clocks -----------------------------------------------------------------------------------------------------------
 
 
-def test_clocks_of_hosts_are_found(monkeypatch):
+@pytest.fixture
+def shifts(request, monkeypatch):
+    """Nanoseconds by which the clock of each rank differs from ours. Ranks with one clock are on one host."""
+
+    def shift():
+        return request.param[simulate.current_rank().rank]
+
+    for module in (clocks, hosts):
+        monkeypatch.setattr(module, "this_host", lambda: f"host {shift()}")
+    for module in (clocks, trace):
+        monkeypatch.setattr(module, "monotonic_ns", lambda: time.monotonic_ns() + shift())
+    return request.param
+
+
+@pytest.mark.parametrize("shifts", [[0, 0, 5_000_000_000, -7_000_000_000, 5_000_000_000]], indirect=True)
+def test_clocks_of_hosts_are_found(shifts):
     """Three hosts, of which two have other clocks; the answers take so long as the clocks may be wrong."""
-    shifts = [0, 0, 5_000_000_000, -7_000_000_000, 5_000_000_000]
-    monkeypatch.setattr(clocks, "this_host", lambda: f"host {shifts[simulate.current_rank().rank]}")
-    monkeypatch.setattr(clocks, "monotonic_ns", lambda: time.monotonic_ns() + shifts[simulate.current_rank().rank])
 
     def program(rank):
         world = simulate.current_rank()
@@ -273,13 +286,9 @@ def test_a_clock_that_goes_faster():
     assert AlignedClock(Clock(), Clock()).time(12345) == 12345
 
 
-def test_a_trace_over_hosts_puts_one_exchange_at_one_time(tmp_path, monkeypatch):
-    hour = 3600 * 10**9
-    for module in (clocks, hosts):
-        monkeypatch.setattr(module, "this_host", lambda: f"host {simulate.current_rank().rank}")
-    shifted = lambda: time.monotonic_ns() + hour * simulate.current_rank().rank  # noqa: E731
-    for name in ("clocks", "trace"):
-        monkeypatch.setattr(f"meshcomm.tools.measuring.{name}.monotonic_ns", shifted)
+@pytest.mark.parametrize("shifts", [[0, 3600 * 10**9]], indirect=True)
+def test_a_trace_over_hosts_puts_one_exchange_at_one_time(tmp_path, shifts):
+    hour = shifts[1]
 
     def program(rank):
         move = relayouts(2)

@@ -23,6 +23,7 @@ from support.in_process_ranks import (
     exchange,
     exchanging,
     expected,
+    outcomes,
     output_of,
     runs,
 )
@@ -424,9 +425,8 @@ def test_what_ranks_raise_is_returned_and_ranks_left_out_do_nothing():
     assert results[1:] == [None, 0.5]
 
 
-def test_ranks_that_wait_for_ever_are_stuck(monkeypatch):
-    monkeypatch.setattr(patience, "IDLE", 2.0)
+def test_ranks_that_wait_for_ever_are_stuck():
     ended = threading.Event()
     with pytest.raises(patience.Stuck, match="no process used CPU time"):
-        Node(2).run(lambda rank, rendezvous, pool: ended.wait() if rank else None)
+        outcomes(lambda rank: ended.wait() if rank else None, range(2), 2, idle=2.0)
     ended.set()

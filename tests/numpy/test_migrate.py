@@ -13,15 +13,22 @@ from support.sampling import sampled
 from support.tensors import on_a_mesh
 
 
-@pytest.mark.parametrize("limit", [None, 3000])
+@pytest.fixture
+def scratch(request, monkeypatch):
+    """The bytes of scratch by default."""
+    monkeypatch.setattr(rows, "DEFAULT_SCRATCH", request.param)
+
+
+@pytest.mark.parametrize("scratch", [rows.DEFAULT_SCRATCH, 3000], indirect=True)
 @pytest.mark.parametrize("seed", sampled(range(40), 5))
-def test_rows_come_in_the_order_of_source_and_place(seed, limit, monkeypatch):
+@pytest.mark.usefixtures("scratch")
+def test_rows_come_in_the_order_of_source_and_place(seed):
     """Also in many rounds, when the scratch limit is small."""
-    if limit:
-        monkeypatch.setattr(rows, "DEFAULT_SCRATCH", limit)
     on_a_mesh(seed, migrations)
 
 
+@pytest.mark.parametrize("scratch", [2**14], indirect=True)
+@pytest.mark.usefixtures("scratch")
 def test_scratch_stays_within_the_limit(monkeypatch):
     """Blocks of a round are counted; the result is not scratch."""
     most = []
@@ -32,7 +39,6 @@ def test_scratch_stays_within_the_limit(monkeypatch):
         return exchanged(self, array, *others, **at)
 
     monkeypatch.setattr(rows.RowRanks, "exchanged", counted)
-    monkeypatch.setattr(rows, "DEFAULT_SCRATCH", 2**14)
     with mc.simulate(3) as world:
         mesh = mc.create_mesh([("x", 3)])
         world.run(lambda: mc.migrate(np.zeros((2000, 4)), np.arange(2000) % 3, mesh))

@@ -205,9 +205,8 @@ def test_the_build_says_which_systems_are_supported(building, system, says, monk
     messages = []
     monkeypatch.setattr(building.sys, "platform", system)
     monkeypatch.setattr(building.subprocess, "run", lambda *args, **kwargs: argparse.Namespace(returncode=0))
-    monkeypatch.setattr(building.BuildExtensions, "warn", lambda self, text: messages.append(text))
     command = building.BuildExtensions.__new__(building.BuildExtensions)
-    command.extensions = []
+    command.extensions, command.warn = [], messages.append
     try:
         command.build_extensions()
     except building.SetupError as error:

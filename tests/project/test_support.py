@@ -19,20 +19,19 @@ def python(program):
     ("program", "says"),
     [("while True: pass", "used more than"), ("import time; time.sleep(600)", "no process used CPU time for 1 s")],
 )
-def test_what_runs_or_waits_for_ever_is_stuck(monkeypatch, program, says):
-    monkeypatch.setattr(patience, "IDLE", 1.0)
+def test_what_runs_or_waits_for_ever_is_stuck(program, says):
     with python(program) as process:
         with pytest.raises(Stuck, match=says):
-            communicate(process, Watch(lambda: [process.pid], cpu=0.2))
+            communicate(process, Watch(lambda: [process.pid], cpu=0.2, idle=1.0))
         process.kill()
 
 
-def test_what_works_or_may_wait_is_not_stuck(monkeypatch):
-    monkeypatch.setattr(patience, "IDLE", 0.5)
-    program = "import time\nwhile time.process_time() < 1.5: pass\nprint('done')"
-    assert run([sys.executable, "-c", program]).stdout == "done\n"
+def test_what_works_or_may_wait_is_not_stuck():
+    with python("import time\nwhile time.process_time() < 1.5: pass\nprint('done')") as process:
+        assert communicate(process, Watch(lambda: [process.pid], idle=0.5))[0] == "done\n"
+    assert run([sys.executable, "-c", "print('done')"]).stdout == "done\n"
     with python("import time; time.sleep(2)") as process:
-        communicate(process, Watch(lambda: [process.pid], waits=60.0))
+        communicate(process, Watch(lambda: [process.pid], waits=60.0, idle=0.5))
     assert process.returncode == 0
 
 
@@ -56,17 +55,27 @@ def test_a_countdown_counts_cpu_time_of_its_own():
     countdown.cancel()
 
 
-def test_samples_are_always_the_same(monkeypatch):
-    monkeypatch.setattr(sampling, "_exhaustive", False)
-    monkeypatch.setattr(sampling, "_quick", False)
+@pytest.fixture
+def cases(monkeypatch):
+    """A function that lets samples have some of their cases, few or all, as the options of pytest do."""
+
+    def chosen(which):
+        for name in ("exhaustive", "quick"):
+            monkeypatch.setattr(sampling, f"_{name}", name == which)
+
+    return chosen
+
+
+def test_samples_are_always_the_same(cases):
+    cases("some")
     some = sampling.sampled(range(1000), 50)
     assert some == sampling.sampled(range(1000), 50) == sorted(set(some))
     assert (len(some), sampling.sampled("abc", 5), sampling.sampled(range(9))) == (50, ["a", "b", "c"], [*range(9)])
     assert (sampling.examples(10), sampling.examples(1000)) == (10, 200)
-    monkeypatch.setattr(sampling, "_quick", True)
+    cases("quick")
     assert [len(sampling.sampled(range(1000), count)) for count in (1, 5, 40, None)] == [1, 1, 5, 125]
     assert [sampling.examples(1), sampling.examples(1000), sampling.counted(400)] == [1, 25, 50]
-    monkeypatch.setattr(sampling, "_exhaustive", True)
+    cases("exhaustive")
     assert sampling.sampled(range(1000), 50) == list(range(1000))
     assert sampling.examples(1000) == 1000
 

@@ -32,7 +32,7 @@ class Ended(BaseException):
 
 
 @pytest.fixture
-def ends(monkeypatch):
+def ends(monkeypatch, launched_as):
     """The reasons for which the job would have ended; it counts as one of two ranks."""
     reasons = []
 
@@ -40,9 +40,8 @@ def ends(monkeypatch):
         reasons.append((reason, code))
         raise Ended
 
+    launched_as(1, 2)
     monkeypatch.setattr(abort, "end_job", end_job)
-    monkeypatch.setattr(abort, "launched", lambda: (1, 2))
-    monkeypatch.setattr(abort, "_initialised_mpi", lambda: None)
     return reasons
 
 
@@ -338,8 +337,8 @@ def test_every_operation_leaves_the_watchdog_as_it_was():
     assert watch.count > before
 
 
-def test_an_agreement_that_is_interrupted_leaves_no_error(monkeypatch):
-    def interrupted(self, values):
+def test_an_agreement_that_is_interrupted_leaves_no_error():
+    def interrupted(values):
         assert isinstance(watch.error, KeyError)
         raise KeyboardInterrupt
 
@@ -347,23 +346,21 @@ def test_an_agreement_that_is_interrupted_leaves_no_error(monkeypatch):
         mesh = mc.create_mesh([("x", 1)])
         mc.barrier(mesh)
         rank_set = location_in(mesh).rank_set
-        monkeypatch.setattr(type(rank_set.everyone.communicator()), "allreduce_max", interrupted)
+        rank_set.everyone.communicator().allreduce_max = interrupted
         with pytest.raises(KeyboardInterrupt):
             agreement.agree(rank_set, "a call", KeyError("wrong"))
-        monkeypatch.undo()
         assert watch.error is None
 
     with mc.simulate(1) as world:
         world.run(program, None)
 
 
-def test_a_rank_with_an_error_in_a_known_call_shows_that_before_it_takes_part(monkeypatch, tmp_path):
-    monkeypatch.setattr(host_signals, "job_name", lambda: str(tmp_path))
-    monkeypatch.setattr(abort, "comm_world", lambda: (1, 2))
+def test_a_rank_with_an_error_in_a_known_call_shows_that_before_it_takes_part(job, launched_as):
+    launched_as(1, 2)
     wrong, seen = errors.ShapeError("wrong"), []
     with mc.simulate(1) as world:
         rank_set = world.run(rank_set_of_one)[0]
-        monkeypatch.setattr(rank_set.world, "ends_job_on_failure", True, raising=False)
+        rank_set.world.ends_job_on_failure = True
         try:
             with pytest.raises(errors.ShapeError, match="wrong"):
                 join_and_raise(wrong, rank_set, lambda: seen.append(host_signals._is_shown("tells 1")))
@@ -447,10 +444,10 @@ def test_a_hook_that_replaced_ours_is_noticed_at_exit(ends, monkeypatch):
     assert ends == [("an uncaught KeyError", 1)]
 
 
-def test_a_process_alone_and_a_forked_one_end_no_job(ends, monkeypatch):
-    monkeypatch.setattr(abort, "launched", lambda: None)
+def test_a_process_alone_and_a_forked_one_end_no_job(ends, launched_as, monkeypatch):
+    launched_as(0, 1)
     abort.end_job_of_many("a reason")
-    monkeypatch.setattr(abort, "launched", lambda: (1, 2))
+    launched_as(1, 2)
     monkeypatch.setattr(forks, "is_child", True)
     abort.end_job_of_many("a reason")
     assert ends == []

@@ -34,13 +34,17 @@ def different_assignments(size, count):
             yield rows
 
 
-def test_communicators_are_bounded_however_many_assignments(monkeypatch):
-    monkeypatch.setattr(rank_sets, "GROUPS_PER_WORLD", 16)
+def sets_with_rank_0(count):
+    """*count* sets of rank 0 and some of seven others."""
+    return [[0, *(rank for rank in range(1, 8) if bits >> rank & 1)] for bits in range(2, 2 * count + 2, 2)]
+
+
+def test_communicators_are_bounded_however_many_assignments():
     bound = rank_sets.GROUPS_PER_WORLD + 1
 
     def program(rank):
         most = 0
-        for rows in different_assignments(6, 60):
+        for rows in different_assignments(6, bound + 10):
             assert gathered(rank, rows)
             most = max(most, here().communicators)
         return most
@@ -48,24 +52,26 @@ def test_communicators_are_bounded_however_many_assignments(monkeypatch):
     assert simulated(6, program) == [bound] * 6
 
 
-def test_programs_are_bounded(monkeypatch):
-    monkeypatch.setattr(call_log, "PREPARED_PER_RANK_SET", 5)
+def test_programs_are_bounded():
+    bound = call_log.PREPARED_PER_RANK_SET
 
     def program(rank):
-        for length in (*range(12), *range(12)):
+        for length in (*range(bound + 10), *range(12)):
             assert mc.all_gather(np.full(length, rank), None, 0).tolist() == [0] * length + [1] * length
-            assert len(here().rank_set(range(2))._prepared) <= 5
+            assert len(here().rank_set(range(2))._prepared) <= bound
 
     simulated(2, program)
 
 
-def test_of_the_programs_that_of_the_call_made_longest_ago_goes(monkeypatch):
-    monkeypatch.setattr(call_log, "PREPARED_PER_RANK_SET", 2)
+def test_of_the_programs_that_of_the_call_made_longest_ago_goes():
+    bound = call_log.PREPARED_PER_RANK_SET
     calls = call_log.CallLog()
-    for number, key in enumerate("abac"):
+    for number, key in enumerate((*range(bound), 0, bound)):
         if calls.recall(key) is None:
             calls.remember(key, call_log.PreparedCall(int, number))
-    assert [calls.knows(key) for key in "abc"] == [True, False, True]
+    gone = [key for key in range(bound + 1) if not calls.knows(key)]
+    assert gone == [*range(1, 1 + len(gone))]
+    assert 1 <= len(gone) <= bound / 10
 
 
 def test_groups_come_back_after_they_were_given_up(monkeypatch):
@@ -174,37 +180,36 @@ def test_meshes_over_many_sets_of_ranks():
     assert all(count <= 31 * 2 for count in simulated(5, program))
 
 
-def test_too_many_open_sets_of_ranks_are_refused_and_can_be_closed(monkeypatch):
-    monkeypatch.setattr(rank_sets, "RANK_SETS_PER_WORLD", 3)
+def test_too_many_open_sets_of_ranks_are_refused_and_can_be_closed():
+    bound = rank_sets.RANK_SETS_PER_WORLD
+    *several, last_devices = sets_with_rank_0(bound + 1)
 
     def program(rank):
         meshes = []
-        for other in (1, 2, 3):
-            meshes.append(mc.create_mesh([("x", 2)], devices=[0, other]))
-            if rank in (0, other):
+        for devices in several:
+            meshes.append(mc.create_mesh([("x", -1)], devices=devices))
+            if rank in devices:
                 mc.relayout(mc.zeros((2,), "i4", Layout(["x"], meshes[-1])), Layout([U], meshes[-1]))
-        last = mc.create_mesh([("x", 2)], devices=[0, 4])
-        if rank in (0, 4):
+        last = mc.create_mesh([("x", -1)], devices=last_devices)
+        if rank in last_devices:
             tensor = mc.zeros((2,), "i4", Layout(["x"], last))
-            with pytest.raises(MeshError, match="more than 3 different sets of ranks"):
+            with pytest.raises(MeshError, match=f"more than {bound} different sets of ranks"):
                 mc.relayout(tensor, Layout([U], last))
         meshes[0].close()
-        if rank in (0, 4):
+        if rank in last_devices:
             assert mc.relayout(tensor, Layout([U], last)).local.tolist() == [0, 0]
 
-    simulated(5, program)
+    simulated(8, program)
 
 
-def test_meshes_that_are_only_looked_at_open_nothing(monkeypatch):
-    monkeypatch.setattr(rank_sets, "RANK_SETS_PER_WORLD", 3)
+def test_meshes_that_are_only_looked_at_open_nothing():
+    sets = sets_with_rank_0(rank_sets.RANK_SETS_PER_WORLD + 10)
 
     def program(rank):
-        meshes = [mc.create_mesh([("x", 2)], devices=[0, other]) for other in range(1, 8)]
-        assert [mesh.rank for mesh in meshes] == [
-            0 if rank == 0 else 1 if rank == other else None for other in range(1, 8)
-        ]
+        meshes = [mc.create_mesh([("x", -1)], devices=devices) for devices in sets]
+        assert [mesh.rank for mesh in meshes] == [devices.index(rank) if rank in devices else None for devices in sets]
         assert here().communicators == 0
-        if rank in (0, 7):
+        if rank in sets[-1]:
             mesh = meshes[-1]
             tensor = mc.relayout(mc.distribute(numbered((3,)), Layout(["x"], mesh)), Layout([U], mesh))
             assert tensor.local.tolist() == [0, 1, 2]

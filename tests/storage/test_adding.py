@@ -10,7 +10,6 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import Layout
-from meshcomm.storage.formats import safetensors, zarr
 from support.sampling import sampled
 from support.saved import mesh_of_4, on, same
 from support.small_saves import listed
@@ -21,10 +20,7 @@ SUFFIXES = (".zarr", ".safetensors.index.json")
 OLD, NEW = np.arange(24.0).reshape(6, 4), np.arange(35.0).reshape(7, 5) + 100
 
 
-@pytest.fixture(autouse=True)
-def small_files(monkeypatch):
-    monkeypatch.setattr(zarr, "ZARR_CHUNK", 100)
-    monkeypatch.setattr(safetensors, "MAX_SAFETENSORS_BYTES", 300)
+pytestmark = pytest.mark.usefixtures("small_files")
 
 
 def save(path, trees, ranks=2, **options):

@@ -97,11 +97,11 @@ CHANGES = {
 @pytest.mark.parametrize("clock", ["goes", "has gone on", "stands still"])
 @pytest.mark.parametrize("shape", [SMALL, LARGE])
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_file_that_has_changed_is_read_anew(change, shape, clock, tmp_path, monkeypatch):
+def test_a_file_that_has_changed_is_read_anew(change, shape, clock, tmp_path, request, monkeypatch):
     """Also if the file system does not tell, as its *clock* stands still, and numbers are used again."""
     path, old, now = tmp_path / "a.npy", np.arange(np.prod(shape)).reshape(shape), time.time_ns()
     if clock == "has gone on":
-        monkeypatch.setattr(kept, "TICK", -(10**18))
+        request.getfixturevalue("settled")
     if clock == "stands still":
         monkeypatch.setattr(files, "identity", lambda path, opens=False: (1, os.stat(path).st_size, now))
     np.save(path, old)

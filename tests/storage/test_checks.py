@@ -9,7 +9,7 @@ import pytest
 import meshcomm as mc
 from meshcomm import Layout
 from meshcomm.core.ranks.simulated_communicator import SimulatedCommunicator
-from meshcomm.storage import checksums, transfer, verify
+from meshcomm.storage import checksums, verify
 from meshcomm.storage.formats import folder
 from support.sampling import sampled
 from support.saved import mesh_of_4, on, same
@@ -19,8 +19,9 @@ BIG = np.arange(400 * 300, dtype="f8").reshape(400, 300)
 LAYOUTS = ([U, U], ["x", U], [U, "y"], ["x", "y"], [U, ("x", "y")])
 
 
-@pytest.fixture(params=[2**24, 100_000])
-def small_ranges(request, monkeypatch):
+@pytest.fixture
+def ranges(request, monkeypatch):
+    """The bytes of a file that have a checksum of their own."""
     for module in (checksums, verify, folder):
         monkeypatch.setattr(module, "CHECKSUM_RANGE", request.param)
 
@@ -29,11 +30,16 @@ INDICES = [None, np.s_[3:200], np.s_[:, 5:9], np.s_[::3, ::2], np.s_[17:18, 3:29
 
 
 @pytest.mark.parametrize(("index", "alpha"), sampled(product(INDICES, [0.0, 10.0])), ids=str)
-def test_any_load(index, alpha, tmp_path, small_ranges, monkeypatch):
-    monkeypatch.setattr(transfer, "machine_of", lambda mesh: mc.Machine(alpha_disk=alpha, gamma=1 - alpha / 10))
+@pytest.mark.parametrize("ranges", [2**24, 100_000], indirect=True)
+@pytest.mark.usefixtures("ranges")
+def test_any_load(index, alpha, tmp_path, monkeypatch):
+    constants = tmp_path / "constants.json"
+    constants.write_text(json.dumps({"alpha_disk": alpha, "gamma": 1 - alpha / 10}))
+    monkeypatch.setenv("MESHCOMM_MACHINE", str(constants))
 
     def program():
         mesh = mesh_of_4()
+        assert mc.machine_of(mesh).alpha_disk == alpha
         mc.save(tmp_path / "c", mc.distribute(BIG, Layout(["x", "y"], mesh)))
         for specs in LAYOUTS:
             found = mc.load(tmp_path / "c", Layout(specs, mesh), slices=index, check=True)
@@ -42,6 +48,8 @@ def test_any_load(index, alpha, tmp_path, small_ranges, monkeypatch):
     on(4, program)
 
 
+@pytest.mark.parametrize("ranges", [64], indirect=True)
+@pytest.mark.usefixtures("ranges")
 def test_only_the_first_rank_is_reported_the_checksums_of_all(tmp_path, monkeypatch):
     received, allgather = [], SimulatedCommunicator.allgather
 
@@ -51,8 +59,6 @@ def test_only_the_first_rank_is_reported_the_checksums_of_all(tmp_path, monkeypa
         return found
 
     monkeypatch.setattr(SimulatedCommunicator, "allgather", counted)
-    for module in (checksums, folder, verify):
-        monkeypatch.setattr(module, "CHECKSUM_RANGE", 64)
     whole = np.arange(40_000)
 
     def program():

@@ -7,7 +7,6 @@ from random import Random
 import pytest
 
 import meshcomm as mc
-from meshcomm.storage.formats import safetensors, zarr
 from support.sampling import sampled
 from support.small_saves import SUFFIXES, found_at, listed, prepared, save, save_here
 from support.system_calls import WHEN, calls_of, killed, watched
@@ -16,10 +15,7 @@ CASES = [(suffix, over, mc.save) for suffix in SUFFIXES for over in (False, True
 CASES += [("", True, mc.start_save), (".npy", True, mc.start_save), (".zarr", False, mc.start_save)]
 
 
-@pytest.fixture(autouse=True)
-def small_files(monkeypatch):
-    monkeypatch.setattr(zarr, "ZARR_CHUNK", 100)
-    monkeypatch.setattr(safetensors, "MAX_SAFETENSORS_BYTES", 100)
+pytestmark = pytest.mark.usefixtures("small_files")
 
 
 def kills(folder, suffix, over, how):

@@ -15,7 +15,6 @@ import meshcomm as mc
 from meshcomm import Layout
 from meshcomm.core.ranks.meshes import location_in
 from meshcomm.storage import files
-from meshcomm.storage.formats import zarr
 from support.sampling import sampled
 from support.small_saves import SUFFIXES, found_at, listed, prepared, save, save_here
 from support.system_calls import calls_of, failing, short
@@ -25,9 +24,7 @@ CODES = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EACCES)
 U = mc.UNSHARDED
 
 
-@pytest.fixture(autouse=True)
-def small_chunks(monkeypatch):
-    monkeypatch.setattr(zarr, "ZARR_CHUNK", 100)
+pytestmark = pytest.mark.usefixtures("small_files")
 
 
 def raised(program):

@@ -10,7 +10,7 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import Layout
-from meshcomm.storage import files, small, transfer
+from meshcomm.storage import files, transfer
 from support.reference import random_bits
 from support.sampling import sampled
 from support.saved import RANKS, cases, here, mesh_of_4, on
@@ -54,9 +54,8 @@ def random_index(shape, random):
 
 
 @pytest.mark.parametrize(("suffix", "seed"), sampled(product(["", ".npy", ".safetensors", ".zarr"], range(4))))
+@pytest.mark.usefixtures("nothing_is_small", "narrow_gaps")
 def test_random_loads(suffix, seed, tmp_path, counts, monkeypatch):
-    monkeypatch.setattr(small, "SMALL_ARRAY", 64)
-    monkeypatch.setattr(transfer, "READ_OVER", 100)
     monkeypatch.setattr(transfer, "READ_TOGETHER", 1000)
     kinds = set()
     with mc.simulate(RANKS) as world:

@@ -2,7 +2,7 @@
 
 import io
 import re
-import sys
+from contextlib import redirect_stderr
 from types import SimpleNamespace
 
 import numpy as np
@@ -43,9 +43,9 @@ def shown(monkeypatch, path, stream):
         mc.save(path, mc.distribute(BIG, Layout(["x", "y"], mesh_of_4())))
         same(mc.load(path, Layout([mc.UNSHARDED, ("x", "y")], mesh_of_4())), BIG)
 
-    monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setattr(progress, "PROGRESS_BYTES", 2000)
-    on(4, program)
+    with redirect_stderr(stream):
+        on(4, program)
     return stream.getvalue()
 
 

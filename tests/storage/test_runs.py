@@ -7,10 +7,9 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import CheckpointError, Layout, Machine
-from meshcomm.storage import small, transfer
+from meshcomm.storage import transfer
 from meshcomm.storage._runs import read_runs
 from meshcomm.storage.files import for_reading
-from meshcomm.storage.formats import zarr
 from meshcomm.storage.stored import Segment, Stored
 from support.saved import mesh_of_4, on, same
 
@@ -66,12 +65,19 @@ def test_runs_are_found_in_segments():
         assert found == [(s.file, offset, size) for s, offset, _, size in stored.pieces(*runs(*pairs)) if size]
 
 
-@pytest.mark.parametrize("window", [1, 200_000, 2**24])  # bytes
+@pytest.fixture
+def window(request, monkeypatch):
+    """The bytes of a file that a rank reads while the system reads the next ones ahead."""
+    monkeypatch.setattr(transfer, "READ_WINDOW", request.param)
+    return request.param
+
+
+@pytest.mark.parametrize("window", [1, 200_000, 2**24], indirect=True)
+@pytest.mark.usefixtures("window")
 @pytest.mark.parametrize("specs", [[U, "x"], [U, ("x", "y")], ["y", "x"]], ids=str)
-def test_columns_are_read_without_an_exchange_on_one_node(specs, window, tmp_path, monkeypatch):
+def test_columns_are_read_without_an_exchange_on_one_node(specs, tmp_path):
     whole = np.random.default_rng(1).random((40, 2, 8000))
     np.save(tmp_path / "a.npy", whole)
-    monkeypatch.setattr(transfer, "READ_WINDOW", window)
 
     def program():
         layout = Layout([specs[0], U, specs[1]], mesh_of_4())
@@ -93,22 +99,21 @@ def test_short_reads_are_cheap_on_one_node_without_checksums():
     assert transfer.reading_costs(Machine(alpha_disk=1e-9), checks=False).alpha_disk == 1e-9
 
 
-def test_the_system_hears_what_comes_next(tmp_path, monkeypatch):
+@pytest.mark.parametrize("window", [2**18], indirect=True)
+def test_the_system_hears_what_comes_next(window, tmp_path, monkeypatch):
     """Only if it has it not in memory; simulated here, as file systems differ."""
     np.save(tmp_path / "a.npy", np.zeros((64, 4096)))
     expected = []
-    monkeypatch.setattr(transfer, "READ_WINDOW", 2**18)
     monkeypatch.setattr(transfer.File, "is_in_memory", lambda file, offset: offset > 2**20)
     monkeypatch.setattr(transfer.File, "expect", lambda file, offset, size: expected.append((offset, size)))
 
     on(4, lambda: mc.load(tmp_path / "a.npy", Layout([U, ("x", "y")], mesh_of_4())))
     assert len(expected) == 4 * 3  # of eight windows, those that begin in the first MiB, but for the first
-    assert all(size == 2**18 for _, size in expected)
+    assert all(size == window for _, size in expected)
 
 
-def test_runs_with_whole_files_between_them(tmp_path, monkeypatch):
-    monkeypatch.setattr(zarr, "ZARR_CHUNK", 100)
-    monkeypatch.setattr(small, "SMALL_ARRAY", 64)
+@pytest.mark.usefixtures("small_files", "nothing_is_small")
+def test_runs_with_whole_files_between_them(tmp_path):
     whole = np.arange(17 * 16.0).reshape(17, 16)  # each row is a file
 
     def program():

@@ -9,7 +9,7 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import Layout
-from meshcomm.storage import small, transfer
+from meshcomm.storage import small
 from support.sampling import sampled
 from support.saved import mesh_of_4, on
 
@@ -73,8 +73,8 @@ def test_many_arrays_of_a_checkpoint(limit, check, tmp_path, reported, monkeypat
         assert sum(size > 0 for size in reported) == sum(each.nbytes > 0 for each in expected.values()) + 1
 
 
-def test_reads_of_files_with_others_between(tmp_path, reported, monkeypatch):
-    monkeypatch.setattr(transfer, "READ_OVER", 100)
+@pytest.mark.usefixtures("narrow_gaps")
+def test_reads_of_files_with_others_between(tmp_path, reported):
     expected = arrays(40)
     with_big = {**expected, "b": np.arange(70_000, dtype="u1")}
     names = [name for name, array in expected.items() if array.dtype in (np.dtype("f8"), np.dtype("?"))]

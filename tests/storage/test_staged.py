@@ -8,7 +8,7 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import Cyclic, Layout
-from meshcomm.storage import by_library, small, transfer
+from meshcomm.storage import transfer
 from meshcomm.storage.formats import hdf5
 from support.reference import random_bits
 from support.sampling import sampled
@@ -31,8 +31,8 @@ def sizes(monkeypatch):
 
 
 @pytest.mark.parametrize(("order", "seed"), sampled(product("CF", range(4))))
-def test_any_layout(order, seed, tmp_path, monkeypatch):
-    monkeypatch.setattr(small, "SMALL_ARRAY", 64)
+@pytest.mark.usefixtures("nothing_is_small")
+def test_any_layout(order, seed, tmp_path):
     with mc.simulate(RANKS) as world:
         for number, case, random in cases(seed, 12):
             whole = np.array(random_bits(case.shape, np.dtype("i4"), number), order=order)
@@ -86,8 +86,8 @@ STEPS = [
 
 
 @pytest.mark.parametrize(("index", "order"), sampled(product(STEPS, "CF")), ids=str)
-def test_steps_keep_to_the_limit(index, order, tmp_path, sizes, monkeypatch):
-    monkeypatch.setattr(small, "SMALL_ARRAY", 64)
+@pytest.mark.usefixtures("nothing_is_small")
+def test_steps_keep_to_the_limit(index, order, tmp_path, sizes):
     limit = 2**17
     path, whole = tmp_path / "a.npy", np.arange(400 * 300, dtype="f8").reshape(400, 300)
     np.save(path, np.array(whole, order=order))
@@ -116,9 +116,9 @@ def test_steps_over_long_rows_read_only_these(step, tmp_path):
 
 
 @pytest.mark.parametrize(("index", "suffix"), sampled(product([np.s_[:], *STEPS], [".h5", ".zarr"])), ids=str)
-def test_by_library_a_rank_holds_its_share_once(index, suffix, tmp_path, monkeypatch):
+def test_by_library_a_rank_holds_its_share_once(index, suffix, tmp_path, selections):
     pytest.importorskip("h5py")
-    zarr, limit, taken = pytest.importorskip("zarr"), 2**14, []
+    zarr, limit = pytest.importorskip("zarr"), 2**14
     path, whole = tmp_path / f"a{suffix}", np.arange(400 * 300, dtype="f8").reshape(400, 300)
     if suffix == ".h5":
         with hdf5.h5py_library().File(path, "w") as file:
@@ -126,13 +126,6 @@ def test_by_library_a_rank_holds_its_share_once(index, suffix, tmp_path, monkeyp
     else:
         zarr.create_array(path, data=whole, chunks=(6, 100))
     expected = whole[index]
-    read = by_library._read_selection
-
-    def counted(array, chosen):
-        taken.append(read(array, chosen))
-        return taken[-1]
-
-    monkeypatch.setattr(by_library, "_read_selection", counted)
 
     def program(specs, dtype):
         layout = Layout(specs[: expected.ndim], mesh_of_4())
@@ -140,7 +133,7 @@ def test_by_library_a_rank_holds_its_share_once(index, suffix, tmp_path, monkeyp
         same(found, expected.astype(dtype))
 
     for specs, dtype in [(["x", "y", U], "f8"), ([U, ("x", "y"), U], "f4"), ([Cyclic("x", 3), U, U], "f8")]:
-        taken.clear()
+        selections.clear()
         on(4, program, specs, dtype)
-        assert all(each.nbytes <= limit for each in taken)
-        assert sum(each.size for each in taken) == expected.size * (1 if expected.ndim else 4)
+        assert all(elements.nbytes <= limit for _, elements in selections)
+        assert sum(elements.size for _, elements in selections) == expected.size * (1 if expected.ndim else 4)

@@ -22,6 +22,7 @@ from meshcomm.storage.changes import journal_of
 from meshcomm.tools.cli.main import main
 from support.damage import bounded
 from support.small_saves import save, save_here
+from support.system_calls import calls_of
 from support.tensors import on
 
 STRANGER = 47110
@@ -348,21 +349,14 @@ def test_a_save_that_somebody_moved_away_ends_with_an_error(suffix, tmp_path):
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_nobody_may_read_a_new_file_who_could_not_read_the_old_one(suffix, tmp_path, monkeypatch):
+def test_nobody_may_read_a_new_file_who_could_not_read_the_old_one(suffix, tmp_path):
     path = tmp_path / f"x{suffix}"
     save(path, 1)
     for each in (path, *path.rglob("*")):
         each.chmod(0o700 if each.is_dir() else 0o600)
-    modes, opened = [], _files.os.open
-
-    def noted(name, flags, mode=0o777, **options):
-        if flags & os.O_CREAT and str(name).startswith(str(tmp_path)):
-            modes.append(mode)
-        return opened(name, flags, mode, **options)
-
-    monkeypatch.setattr(_files.os, "open", noted)
-    save_over(path)
-    assert set(modes) == {0o600}
+    opened = [call.args for call in calls_of(lambda: save_over(path)) if call.name == "open"]
+    created = [args for args in opened if args[1] & os.O_CREAT and str(args[0]).startswith(str(tmp_path))]
+    assert {mode for _, _, mode in created} == {0o600}
 
 
 @as_root

@@ -14,7 +14,7 @@ import numpy as np
 from meshcomm._kernels import BoxCopies
 from meshcomm.core.memory._pool import Mapping, Pool
 from meshcomm.core.memory._rendezvous import Rendezvous, Routes
-from support.patience import POLL, Watch, run
+from support.patience import IDLE, POLL, Watch, run
 
 PAGE = mmap.PAGESIZE
 MIB = 2**20
@@ -74,10 +74,10 @@ class Node:
         return outcomes(lambda i: call(i, self.rendezvous[i], self.pools[i]), ranks or range(size), size)
 
 
-def outcomes(call, ranks, size):
+def outcomes(call, ranks, size, idle=IDLE):
     """Return what ``call(rank)`` returns or raises, each in its thread, for each of *ranks*, and None for others.
 
-    Raises `Stuck` when they wait for ever.
+    Raises `Stuck` when they wait for ever: without CPU time, for *idle* seconds.
     """
     results = [None] * size
 
@@ -90,7 +90,7 @@ def outcomes(call, ranks, size):
     threads = [threading.Thread(target=body, args=(rank,), daemon=True) for rank in ranks]
     for thread in threads:
         thread.start()
-    watch = Watch(lambda: [os.getpid()])
+    watch = Watch(lambda: [os.getpid()], idle=idle)
     for thread in threads:
         thread.join(POLL)
         while thread.is_alive():

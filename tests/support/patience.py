@@ -78,15 +78,13 @@ def until(condition, seconds):
 class Watch:
     """Watches processes: `look` raises `Stuck` when they hang.
 
-    Parameters
-    ----------
-    processes: function that returns the process numbers of those that run now
-    cpu: seconds of CPU time that each process may use
-    waits: seconds for which they may also wait, in a loop or without CPU time
+    *processes* is a function that returns the numbers of those that run now; each may use *cpu* seconds. They may wait
+    for *waits* seconds, in a loop or without CPU time, and hang after *idle* seconds without it.
     """
 
-    def __init__(self, processes, cpu=CPU, waits=0.0):
-        self.processes, self.cpu, self.idle = processes, (cpu + waits) * cpu_factor(), IDLE * _factor + waits
+    def __init__(self, processes, cpu=CPU, waits=0.0, idle=IDLE):
+        self.processes, self.cpu, self.idle = processes, (cpu + waits) * cpu_factor(), idle * _factor + waits
+        self._least = idle / 50  # seconds of CPU time that are progress
         self.slowness = slowness()  # the largest that was measured
         self._first_cpu = {}
         self._used = {}
@@ -101,7 +99,7 @@ class Watch:
             used = cpu - self._first_cpu.setdefault(process, cpu)
             self._used[process] = max(self._used.get(process, 0.0), used)
         total = sum(self._used.values())
-        if total > self._total + IDLE / 50 or not HAS_PROC:
+        if total > self._total + self._least or not HAS_PROC:
             self._total, self._last_progress = total, now
         self.slowness = max(self.slowness, slowness(GLANCE))
         self._own_cpu += time.thread_time() - start

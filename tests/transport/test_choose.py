@@ -9,14 +9,16 @@ import numpy as np
 import pytest
 
 from meshcomm import CollectiveMismatch, Layout, Machine, plan_relayout
+from meshcomm.core._tuning import MAX_HEADER_BLOCK_BYTES, MESSAGE_BYTES, ROUND_BYTES, SLOW_MESSAGE_BYTES
 from meshcomm.core.arrays.compile import exchanged_boxes, exchanging_steps
 from meshcomm.core.layouts.boxes import Boxes
 from meshcomm.core.memory.scratch import scratch
 from meshcomm.core.ranks.rank_sets import Location
-from meshcomm.core.transport import choose, comparison, relay
+from meshcomm.core.transport import choose
 from meshcomm.core.transport.exchange import BoxExchange, ExchangeSpec
 from meshcomm.core.transport.local_copies import block_offsets
 from support.in_process_groups import ALONE, anything, own_pools, rows_to_columns
+from support.in_process_ranks import PAGE
 from support.reference import mesh_of
 from support.sampling import sampled
 
@@ -51,7 +53,8 @@ def moved(rank, operation, cases, source_shared=True, target_shared=True):
 
 def operation_of(rank, cases, **terms):
     tensors = [case.tensor(rank.position) for case in cases]
-    return choose.exchange(rank.group, tensors, ExchangeSpec(1, sum(case.max_block_bytes for case in cases), **terms))
+    terms = {"max_block_bytes": sum(case.max_block_bytes for case in cases)} | terms
+    return choose.exchange(rank.group, tensors, ExchangeSpec(1, **terms))
 
 
 def gather(size):
@@ -112,17 +115,19 @@ def test_the_way(ranks, hosts, terms, case, way):
     assert len({tuple(calls) for _, calls in results}) == 1, "all ranks make the same collective calls"
 
 
-@pytest.mark.parametrize(("up_to", "how"), [(0, "Pairs"), (2**15, "DigestHeader")])
-def test_ranks_that_bring_another_number_are_found(ranks, monkeypatch, up_to, how):
-    monkeypatch.setattr(comparison, "MAX_HEADER_BLOCK_BYTES", up_to)
+@pytest.mark.parametrize(
+    ("max_block_bytes", "how"), [(MAX_HEADER_BLOCK_BYTES, "DigestHeader"), (MAX_HEADER_BLOCK_BYTES + 1, "Pairs")]
+)
+def test_ranks_that_bring_another_number_are_found(ranks, max_block_bytes, how):
     case = rows_to_columns(4, (8, 8))
 
     def program(rank):
-        operation = operation_of(rank, [case])
+        operation = operation_of(rank, [case], max_block_bytes=max_block_bytes)
         for _ in range(3):
             moved(rank, operation, [case])
         assert type(operation._over_mpi()._comparing).__name__ == how
-        other = choose.exchange(rank.group, [case.tensor(rank.position)], ExchangeSpec(1 + (rank.position == 2), 512))
+        spec = ExchangeSpec(1 + (rank.position == 2), max_block_bytes)
+        other = choose.exchange(rank.group, [case.tensor(rank.position)], spec)
         with pytest.raises(CollectiveMismatch, match="ranks 0, 1, 3" if rank.position == 2 else "rank 2"):
             moved(rank, other, [case])
 
@@ -152,18 +157,20 @@ def test_a_rank_by_itself_exchanges_with_nobody(ranks):
     assert ranks([ALONE]).results(program) == [("LocalCopy", [])]
 
 
-def test_where_one_rank_has_no_memory_nobody_relays(ranks, monkeypatch):
-    case, made = rows_to_columns(4), relay.shared_scratch
+@pytest.mark.parametrize(("full", "way"), [(False, "Relayed"), (True, "_Mixed")])
+def test_where_one_rank_has_no_memory_nobody_relays(ranks, full, way):
+    case = rows_to_columns(4)
 
     def program(rank):
+        taken = []
+        for size in (PAGE, 1) if full and rank.position == 0 else ():
+            while (memory := rank.pool.allocate(size)) is not None:
+                taken.append(memory)
         operation = operation_of(rank, [case], relay_pays=True)
-        moved(rank, operation, [case])
+        moved(rank, operation, [case], not taken, not taken)
         return type(operation._way).__name__
 
-    four = ranks(TWO_NODES)
-    full = four.ranks[2].pool
-    monkeypatch.setattr(relay, "shared_scratch", lambda size: None if four.stand_in.pool is full else made(size))
-    assert four.results(program) == ["_Mixed"] * 4
+    assert ranks(TWO_NODES).results(program) == [way] * 4
 
 
 def test_a_group_that_was_opened_again_chooses_again(ranks):
@@ -187,34 +194,39 @@ def test_a_group_that_was_opened_again_chooses_again(ranks):
 
 
 @pytest.mark.parametrize(
-    ("oversubscribed", "one_node", "rounds", "expected"),
-    [(False, True, 1, 4), (True, True, 1, 1), (False, False, 1, 1), (False, True, 9, 9), (True, True, 9, 9)],
+    ("max_block_bytes", "oversubscribed", "one_node", "rounds", "expected"),
+    [
+        (4 * ROUND_BYTES, False, True, 1, 4),
+        (4 * ROUND_BYTES, True, True, 1, 1),
+        (4 * ROUND_BYTES, False, False, 1, 1),
+        (4 * ROUND_BYTES, False, True, 9, 9),
+        (4 * ROUND_BYTES, True, True, 9, 9),
+        (8, False, True, 1, 1),
+    ],
 )
-def test_rounds(ranks, monkeypatch, oversubscribed, one_node, rounds, expected):
+def test_rounds(ranks, max_block_bytes, oversubscribed, one_node, rounds, expected):
     """As many as the scratch limit asks for, or as the caches do, on a node with a processor for each rank."""
-    case = rows_to_columns(2, (8, 8))
-    monkeypatch.setattr(choose, "ROUND_BYTES", case.max_block_bytes // 4)
+    case = rows_to_columns(8, (9, 9))
 
     def program(rank):
         rank_set = rank.group.rank_set
-        rank_set._machine, rank_set.oversubscribed = Machine(nodes=0 if one_node else (0, 1)), oversubscribed
-        operation = operation_of(rank, [case], rounds=rounds)
+        rank_set._machine, rank_set.oversubscribed = Machine(nodes=0 if one_node else (0, 1) * 4), oversubscribed
+        operation = operation_of(rank, [case], rounds=rounds, max_block_bytes=max_block_bytes)
         moved(rank, operation, [case])
         return operation._way.rounds, len(rank.communicator.calls)
 
-    calls = expected if expected > 1 else 0  # one small round goes in channels
-    assert ranks([ALONE] * 2).results(program) == [(expected, calls)] * 2
+    calls = expected if max_block_bytes > 8 else 0  # one small round goes in channels
+    assert ranks([ALONE] * 8).results(program) == [(expected, calls)] * 8
 
 
 @pytest.mark.parametrize("hosts", [[0, 0, 1, 1], [ALONE] * 4], ids=["two nodes", "no sharing"])
 @pytest.mark.parametrize(("scratch_limit", "window"), [(2**25, 4), (0, 1)])
-def test_rounds_between_hosts_are_in_flight_together(ranks, monkeypatch, hosts, scratch_limit, window):
+def test_rounds_between_hosts_are_in_flight_together(ranks, hosts, scratch_limit, window):
     """As many as the scratch limit allows: the results are right, and each round is one collective call."""
     case = rows_to_columns(4, (16, 16))
-    monkeypatch.setattr(choose, "MESSAGE_BYTES", case.max_block_bytes // 16)
 
     def program(rank):
-        operation = operation_of(rank, [case], scratch_limit=scratch_limit)
+        operation = operation_of(rank, [case], scratch_limit=scratch_limit, max_block_bytes=16 * MESSAGE_BYTES)
         for _ in range(2):
             moved(rank, operation, [case])
         packed = operation._way if hosts[0] is ALONE else operation._way._off_node
@@ -224,16 +236,14 @@ def test_rounds_between_hosts_are_in_flight_together(ranks, monkeypatch, hosts, 
 
 
 @pytest.mark.parametrize("seconds", [0.0, 1e-6])
-def test_messages_are_shorter_on_a_slow_network(ranks, monkeypatch, seconds):
+def test_messages_are_shorter_on_a_slow_network(ranks, seconds):
     case = rows_to_columns(2, (8, 8))
-    monkeypatch.setattr(choose, "MESSAGE_BYTES", case.max_block_bytes // 4)
-    monkeypatch.setattr(choose, "SLOW_MESSAGE_BYTES", case.max_block_bytes // 8)
 
     def program(rank):
         rank.group.rank_set._machine = Machine(nodes=(0, 1), beta_between=seconds)
-        return operation_of(rank, [case])._over_mpi().rounds
+        return operation_of(rank, [case], max_block_bytes=4 * MESSAGE_BYTES)._over_mpi().rounds
 
-    assert ranks([ALONE] * 2).results(program) == [4 if seconds else 2] * 2
+    assert ranks([ALONE] * 2).results(program) == [2 * MESSAGE_BYTES // SLOW_MESSAGE_BYTES if seconds else 2] * 2
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -194,13 +195,11 @@ def test_permutations_do_not():
     assert not pays(swapped)
 
 
-def test_it_can_be_forced(monkeypatch):
-    short, long = transpose(64, 8, 16), transpose(64, 8, 2**16)
-    monkeypatch.setattr(costs, "ALWAYS", True)
-    assert pays(long)
+@pytest.mark.parametrize("always", [True, False])
+def test_it_can_be_forced(always, monkeypatch):
+    monkeypatch.setattr(costs, "ALWAYS", always)
+    assert [pays(transpose(64, 8, length)) for length in (16, 2**16)] == [always] * 2
     assert not pays(transpose(64, 0, 16))
-    monkeypatch.setattr(costs, "ALWAYS", False)
-    assert not pays(short)
 
 
 def test_the_choice_costs_little_on_large_meshes():

@@ -69,13 +69,14 @@ def test_tensors_of_other_programs_have_no_buffers():
 
 
 @pytest.mark.usefixtures("scripted")
-def test_what_is_too_large_says_so(monkeypatch):
-    monkeypatch.setattr("meshcomm.core.arrays.dtensor.WHOLE_ARRAY", 8)
+def test_what_is_too_large_says_so():
+    length = 2**23 + 1  # more than 64 MiB
 
     def program():
-        t = tensor(np.arange(6.0))
-        dates = tensor(np.arange(6).astype("M8[s]"))
-        calls = (memoryview, np.asarray, lambda x: x.__array_interface__, lambda x: x * np.ones(6).view(np.recarray))
+        t = tensor(np.zeros(length))
+        dates = tensor(np.zeros(length, "M8[s]"))
+        ones = np.ones(length).view(np.recarray)
+        calls = (memoryview, np.asarray, lambda x: x.__array_interface__, lambda x: x * ones)
         for call in calls:
             for x in (t, dates):
                 with pytest.raises((TypeError, BufferError), match=r"to_numpy\(\)"):
