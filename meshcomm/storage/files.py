@@ -328,7 +328,7 @@ def sync_folder(path: Path) -> None:
 def take_folder_modes(new_folder: Path, old_folder: Path) -> None:
     """Give *new_folder* and the folders below it the permissions of *old_folder*, if this user has such a folder."""
     access = own_access(old_folder)
-    with _ignoring_errors(errno.EPERM, errno.EOPNOTSUPP):
+    with _ignoring_errors(errno.EPERM, errno.EOPNOTSUPP), _naming(new_folder):
         if access is not None:
             for _, _, _, descriptor in os.fwalk(new_folder):  # it follows no links
                 grant(descriptor, access)
