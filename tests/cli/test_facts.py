@@ -44,7 +44,7 @@ def installed(tmp_path, monkeypatch):
     ],
 )
 def test_packages_out_of_range_and_the_cure(installed, asked, has, cure):
-    installed("meshcomm", f"Version: 0\nRequires-Dist: {asked}")
+    installed("meshcomm", f"Version: 0\nRequires-Python: >=3\nRequires-Dist: {asked}")
     if has:
         installed("other", f"Version: {has}")
     assert facts.outdated_versions() == [cure] * (cure is not None)
