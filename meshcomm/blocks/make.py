@@ -74,7 +74,7 @@ def mapping(
     layout: Layout | None = None,
     shape: Shape | None = None,
     dtype: DType | None = None,
-    names_callers: bool = False,
+    warns_at_program: bool = False,
     write: Callable[..., object] | None = None,
 ) -> Call:
     """Return a call that does what `mapped` does, when it is run; *function* may depend on the blocks only.
@@ -83,7 +83,7 @@ def mapping(
 
     Parameters
     ----------
-    names_callers: whether NumPy's warnings in *function* must name the line of the program
+    warns_at_program: whether NumPy's warnings in *function* must name the line of the program
     write: does the same to pieces of the blocks, and writes to *out*; without it the call runs at once
     """
     spec = TensorSpec(
@@ -91,7 +91,7 @@ def mapping(
         tensor.shape if shape is None else shape,
         tensor.dtype if dtype is None else dtype,
     )
-    return Call(OnBlocks(function, spec, names_callers=names_callers, write=write), (tensor, *others))
+    return Call(OnBlocks(function, spec, warns_at_program=warns_at_program, write=write), (tensor, *others))
 
 
 def map_to_new(

@@ -76,7 +76,7 @@ def _is_numpy(frame: FrameType) -> bool:
     return str(frame.f_globals.get("__name__")).partition(".")[0] == "numpy"
 
 
-def naming_callers(function: Callable[P, R]) -> Callable[P, R]:
+def warning_at_program(function: Callable[P, R]) -> Callable[P, R]:
     """Return *function*, of NumPy, so that its warnings point to the line that called meshcomm: see `warn`."""
 
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -116,7 +116,7 @@ _cached_error_states: tuple[Any, Any] | None = None
 """Cache: the program's error state at the last call, and the state made from it, since making one is slow."""
 
 
-def call_naming_callers(
+def call_warning_at_program(
     function: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]
 ) -> object:
     """Return the result of *function*; warnings of NumPy in it point to the line of the program."""
