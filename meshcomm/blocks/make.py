@@ -74,37 +74,41 @@ def mapping(
     layout: Layout | None = None,
     shape: Shape | None = None,
     dtype: DType | None = None,
-    names_callers: bool = False,
+    warns_at_program: bool = False,
     write: Callable[..., object] | None = None,
 ) -> Call:
-    """Return `mapped` as a call that is not run yet; *function* may depend on the blocks only.
+    """Return a call that does what `mapped` does, when it is run; *function* may depend on the blocks only.
 
-    *names_callers*: whether NumPy's warnings must name the line of the program. *write*: function that writes the
-    result piece by piece; without it the call cannot wait. See `OnBlocks`.
+    Other arguments are those of `mapped`.
+
+    Parameters
+    ----------
+    warns_at_program: whether NumPy's warnings in *function* must name the line of the program
+    write: does the same to pieces of the blocks, and writes to *out*; without it the call runs at once
     """
     spec = TensorSpec(
         tensor.layout if layout is None else layout,
         tensor.shape if shape is None else shape,
         tensor.dtype if dtype is None else dtype,
     )
-    return Call(OnBlocks(function, spec, names_callers=names_callers, write=write), (tensor, *others))
+    return Call(OnBlocks(function, spec, warns_at_program=warns_at_program, write=write), (tensor, *others))
 
 
 def map_to_new(
-    function: Callable[..., object],
+    fill: Callable[..., object],
     tensor: DTensor,
     *others: DTensor,
     layout: Layout | None = None,
     shape: Shape | None = None,
     dtype: DType | None = None,
 ) -> DTensor:
-    """Return the tensor whose new block *function* fills; it is not called for a block without elements.
+    """Return the tensor whose new block *fill* writes; it is not called for a block without elements.
 
     Other arguments are those of `mapped`.
 
     Parameters
     ----------
-    function: function that writes the new block, which is in shared memory, from those of *tensor* and *others*
+    fill: function that takes the new block, which is in shared memory, and those of *tensor* and *others*
 
     >>> import numpy as np, meshcomm as mc
     >>> t = mc.ones(2, int, mc.Layout(["x"], mc.create_mesh([("x", 1)])))
@@ -117,7 +121,7 @@ def map_to_new(
     def make_block(*blocks: Array) -> Array:
         block = new_block(new_layout.block_shape(new_shape), new_dtype)
         if block.size:
-            function(block, *blocks)
+            fill(block, *blocks)
         return block
 
     return mapped(make_block, tensor, *others, layout=new_layout, shape=new_shape, dtype=new_dtype)
@@ -135,7 +139,7 @@ def complex_of(components: Sequence[DTensor], dtype: DType) -> DTensor:
 def on_blocks(function: Callable[..., R], tensor: DTensor, *others: DTensor) -> R | None:
     """Return *function* of the local blocks of tensors on one mesh; None outside of it, without a call.
 
-    Collective for stale views, which are brought up to date.
+    If a tensor is a stale view, this is Collective: it updates the view.
 
     >>> import meshcomm as mc
     >>> t = mc.zeros(3, int, mc.Layout(["x"], mc.create_mesh([("x", 1)])))

@@ -14,7 +14,7 @@ import numpy as np
 from meshcomm.blocks.align import relaid
 from meshcomm.blocks.reduce import group_along
 from meshcomm.blocks.rules import dims_that_cut
-from meshcomm.core._callers import unstopped
+from meshcomm.core._callers import not_raising_float_errors
 from meshcomm.core._types import Array, DType, Shape
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.layouts.layout import Layout
@@ -93,7 +93,7 @@ def _block_scan(
 
     def run(block: Array) -> Array:
         # A floating-point error on one rank must not stop it while the others go on to the exchange.
-        with unstopped():
+        with not_raising_float_errors():
             result = np.asarray(scan.function(block, axis=axis, dtype=scan.compute_dtype), order="C")
             if block.shape[axis]:
                 totals = np.asarray(result.take(-1, axis=axis), order="C")

@@ -1,4 +1,4 @@
-"""Calls of meshcomm and calls of the program in a stack: warnings and short tracebacks name those of the program."""
+"""Calls of meshcomm and of the program in a stack: warnings and short tracebacks show the program's line, not ours."""
 
 import contextlib
 import linecache
@@ -40,20 +40,20 @@ class Line(NamedTuple):
     Parameters
     ----------
     file, number: its file and its number there
-    names: global names of its module. A frame, kept instead, would also keep the local variables of the program
+    module_globals: global names of its module; no frame is kept, as it keeps all local variables alive
     """
 
     file: str
     number: int
-    names: dict[str, Any]
+    module_globals: dict[str, Any]
 
     def warn(self, text: str, category: type[Warning]) -> None:
         """Issue a warning that points to this line; or note it, if ranks agree on warnings first."""
-        conditions = noted_conditions()
-        if conditions is not None:
-            conditions.note(text, category.__name__)
+        log = current_log()
+        if log is not None:
+            log.note(text, category.__name__)
             return
-        namespace = self.names
+        namespace = self.module_globals
         module, registry = namespace.get("__name__", "<unknown>"), namespace.setdefault("__warningregistry__", {})
         warnings.warn_explicit(text, category, self.file, self.number, module, registry)
 
@@ -76,7 +76,7 @@ def _is_numpy(frame: FrameType) -> bool:
     return str(frame.f_globals.get("__name__")).partition(".")[0] == "numpy"
 
 
-def naming_callers(function: Callable[P, R]) -> Callable[P, R]:
+def warning_at_program(function: Callable[P, R]) -> Callable[P, R]:
     """Return *function*, of NumPy, so that its warnings point to the line that called meshcomm: see `warn`."""
 
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -90,7 +90,7 @@ def naming_callers(function: Callable[P, R]) -> Callable[P, R]:
     return wrapper
 
 
-CONDITIONS = {
+FLOAT_ERRORS = {
     "divide by zero": ("divide", 1),
     "overflow": ("over", 2),
     "underflow": ("under", 4),
@@ -100,7 +100,7 @@ CONDITIONS = {
 `numpy.errstate`, and its flag in the second argument of a function of `numpy.seterrcall`."""
 
 
-class NumericalWarnings:
+class WarningLog:
     """A log for NumPy's floating-point errors, which issues them as the warnings of NumPy: see `warn`."""
 
     def write(self, text: str) -> None:
@@ -108,38 +108,38 @@ class NumericalWarnings:
         warn(text.removeprefix("Warning: ").rstrip(), RuntimeWarning)
 
 
-_WARNING_LOG, _LOG_MODES = NumericalWarnings(), frozenset({"call", "log"})
+_WARNING_LOG, _LOG_MODES = WarningLog(), frozenset({"call", "log"})
 """The log that issues NumPy's warnings at the line of the program, and the modes in which the program logs them."""
 
 
-_guarded_states: tuple[Any, Any] | None = None
-"""NumPy's error state outside of the last guarded call, and the one within it: to make one takes long."""
+_cached_error_states: tuple[Any, Any] | None = None
+"""Cache: the program's error state at the last call, and the state made from it, since making one is slow."""
 
 
-def call_naming_callers(
+def call_warning_at_program(
     function: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]
 ) -> object:
     """Return the result of *function*; warnings of NumPy in it point to the line of the program."""
-    global _guarded_states
-    current_state, states = _errstate.get(None), _guarded_states
-    if states is not None and current_state is states[0]:
-        token = _errstate.set(states[1])
+    global _cached_error_states
+    current_state, error_states = _errstate.get(None), _cached_error_states
+    if error_states is not None and current_state is error_states[0]:
+        token = _errstate.set(error_states[1])
         try:
             return function(*args, **kwargs)
         finally:
             _errstate.reset(token)
-    if states is not None and current_state is states[1]:  # within a guarded call
+    if error_states is not None and current_state is error_states[1]:  # within a guarded call
         return function(*args, **kwargs)
     modes = np.geterr()
     if "warn" not in modes.values() or not _LOG_MODES.isdisjoint(modes.values()):
         return function(*args, **kwargs)
     log_modes: dict[str, Literal["log"]] = {name: "log" for name, mode in modes.items() if mode == "warn"}
     with np.errstate(call=_WARNING_LOG, **log_modes):
-        _guarded_states = current_state, _errstate.get(None)
+        _cached_error_states = current_state, _errstate.get(None)
         return function(*args, **kwargs)
 
 
-class Conditions(NumericalWarnings):
+class ConditionLog(WarningLog):
     """The floating-point errors and warnings in a call of this rank: ranks agree on them at its end.
 
     A log for `numpy.errstate`. `meshcomm.core.arrays.conditions` says when it is used.
@@ -149,7 +149,7 @@ class Conditions(NumericalWarnings):
         self.noted: dict[tuple[str, str], None] = {}
 
     def note(self, text: str, category: str) -> None:
-        """Note a warning of the class *category*; "" is for an error that NumPy handles by `numpy.errstate`."""
+        """Note a warning of the class *category*; "" for a floating-point error: `numpy.errstate` decides about it."""
         self.noted[text, category] = None
 
     def write(self, text: str) -> None:
@@ -157,52 +157,52 @@ class Conditions(NumericalWarnings):
         self.note(text.removeprefix("Warning: ").rstrip(), "")
 
 
-def noted_conditions() -> Conditions | None:
+def current_log() -> ConditionLog | None:
     """Return the current log of floating-point errors and warnings; None without one."""
     handler = np.geterrcall()
-    return handler if isinstance(handler, Conditions) else None
+    return handler if isinstance(handler, ConditionLog) else None
 
 
-def unstopped() -> np.errstate:
+def not_raising_float_errors() -> np.errstate:
     """Return a context in which no floating-point error stops this rank before a communication.
 
     If ranks agree on such errors later, they are noted. In a script of NumPy they are issued as warnings. In other
     programs they are ignored, as a warning may be an error there.
     """
     handler = np.geterrcall()
-    is_noted = isinstance(handler, NumericalWarnings if _Script.shows else Conditions)
+    is_noted = isinstance(handler, WarningLog if _Script.is_script else ConditionLog)
     return np.errstate() if is_noted else np.errstate(all="ignore")
 
 
-def let_show(shows: bool) -> None:
+def set_is_script(is_script: bool) -> None:
     """Set whether the program is a script of NumPy, in which a warning of one rank is no error."""
-    _Script.shows = shows
+    _Script.is_script = is_script
 
 
 class _Script:
-    shows = False
+    is_script = False
 
 
 @contextlib.contextmanager
 def shortened_traceback(error: BaseException) -> Iterator[None]:
     """Within the context, leave calls of meshcomm out of the traceback of a ``MeshcommError``.
 
-    Such errors blame the caller, as do errors that meshcomm raises in place of NumPy; and Ctrl-C may come anywhere.
-    The same holds for errors that *error* was raised from. Other errors keep all frames, as they may be bugs of
-    meshcomm. In Python's development mode (``python -X dev``) all frames stay.
+    Such errors are mistakes of the caller. So are errors that meshcomm raises in place of NumPy. It does not matter
+    where in meshcomm Ctrl-C comes. The same holds for errors that *error* was raised from. Other errors keep all
+    frames, as they may be bugs of meshcomm. In Python's development mode (``python -X dev``) all frames stay.
     """
     tracebacks: dict[BaseException, TracebackType | None] = {}
     current: BaseException | None = error if not sys.flags.dev_mode else None
     while current is not None and current not in tracebacks:
         tracebacks[current] = current.__traceback__
         if isinstance(current, MeshcommError | KeyboardInterrupt) or _is_raised_by_us(current):
-            current.__traceback__ = _of_program(current.__traceback__)
+            current.__traceback__ = _program_traceback(current.__traceback__)
         current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
     try:
         yield
     finally:
-        for link, traceback in tracebacks.items():
-            link.__traceback__ = traceback
+        for linked_error, traceback in tracebacks.items():
+            linked_error.__traceback__ = traceback
 
 
 def _is_raised_by_us(error: BaseException) -> bool:
@@ -215,20 +215,20 @@ def _is_raised_by_us(error: BaseException) -> bool:
     return linecache.getline(entry.tb_frame.f_code.co_filename, entry.tb_lineno).lstrip().startswith("raise ")
 
 
-def _is_unknown_to_program(frame: FrameType) -> bool:
+def _is_useless_to_user(frame: FrameType) -> bool:
     """Return whether a frame of meshcomm is of no use to the user: compiled, or of a tool that runs the program."""
     return frame.f_code.co_filename.endswith(".pyx") or frame.f_globals["__name__"].startswith("meshcomm.tools.")
 
 
-def _of_program(traceback: TracebackType | None) -> TracebackType | None:
+def _program_traceback(traceback: TracebackType | None) -> TracebackType | None:
     """Return *traceback* without calls within meshcomm; calls from the program to meshcomm stay."""
     entries: list[TracebackType] = []
-    after_ours = True  # the traceback of an error that another one was raised from begins within meshcomm
+    previous_is_ours = True  # the traceback of an error that another one was raised from begins within meshcomm
     while traceback is not None:
         is_our_frame = is_ours(traceback.tb_frame)
-        if not (is_our_frame and (after_ours or _is_unknown_to_program(traceback.tb_frame))):
+        if not (is_our_frame and (previous_is_ours or _is_useless_to_user(traceback.tb_frame))):
             entries.append(traceback)
-        after_ours, traceback = is_our_frame, traceback.tb_next
+        previous_is_ours, traceback = is_our_frame, traceback.tb_next
     result: TracebackType | None = None
     for entry in reversed(entries):
         result = TracebackType(result, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)

@@ -6,7 +6,7 @@ from math import prod
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from meshcomm.core._callers import naming_callers
+from meshcomm.core._callers import warning_at_program
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, DType, Shape
 from meshcomm.core.arrays._conditions import may_wait
@@ -172,7 +172,7 @@ def compute_nested(x: object) -> Value:
 def call_on_arrays(function: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object]) -> Value:
     """Return the result of a function of arrays. It may write to them: so all that waits is computed first."""
     compute_waiting()
-    result = naming_callers(function)(*compute_nested([*args]), **compute_nested(dict(kwargs)))
+    result = warning_at_program(function)(*compute_nested([*args]), **compute_nested(dict(kwargs)))
     return tuple(map(operand, result)) if type(result) is tuple else operand(result)
 
 

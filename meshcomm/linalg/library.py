@@ -17,15 +17,15 @@ Argument: TypeAlias = bytes | int | Array | tuple[int, ...] | ctypes.c_int
 """An argument of a routine: a letter, a number, a block, a descriptor, or a number that the routine writes."""
 
 _LAZY_GLOBAL = 0x1 | 0x100  # RTLD_LAZY | RTLD_GLOBAL of Linux
-_MKL = "libmkl_scalapack_lp64"
+_MKL_SCALAPACK = "libmkl_scalapack_lp64"
 _BLACS_OF_MKL = {"mpich": "libmkl_blacs_intelmpi_lp64", "openmpi": "libmkl_blacs_openmpi_lp64"}
-_NAMES = {
+_DEBIAN_LIBRARIES = {
     "mpich": ("libscalapack-mpich.so.2.2", "libscalapack-mpich.so.2.1"),
     "openmpi": ("libscalapack-openmpi.so.2.2", "libscalapack-openmpi.so.2.1"),
 }
-"""The names of Debian's packages, which are built for one MPI."""
-_ANY_MPI = ("libscalapack.so", "libscalapack.so.2.2")
-"""The names in modules of clusters, which are built for the MPI of the module."""
+"""File names of the libraries in Debian's packages; each is built for one MPI."""
+_NAMES_WITHOUT_MPI = ("libscalapack.so", "libscalapack.so.2.2")
+"""File names in modules of clusters; each is built for the MPI of its module."""
 
 
 class ScalapackLibrary(NamedTuple):
@@ -96,7 +96,7 @@ def load_for(mpi: MPILibrary, requested: str | None) -> ScalapackLibrary:
     for source, load in candidates(mpi, requested):
         try:
             loaded = load()
-            check_interface(source, mpi)
+            check_same_mpi(source, mpi)
         except (OSError, AttributeError) as error:
             failures.append(str(error) if source in str(error) else f"{source}: {error}")
         else:
@@ -120,22 +120,22 @@ def candidates(mpi: MPILibrary, requested: str | None) -> Iterator[tuple[str, Ca
     """Yield the name of each library that may be loaded, and a function that loads it."""
     if requested is not None:
         folder = Path(requested) if Path(requested).is_dir() else Path(requested).parent
-        is_mkl = Path(requested).is_dir() or Path(requested).name.startswith(_MKL)
+        is_mkl = Path(requested).is_dir() or Path(requested).name.startswith(_MKL_SCALAPACK)
         yield requested, partial(_load_mkl, folder, mpi) if is_mkl else partial(_load, requested)
         return
-    for folder in [*folders_of_wheel(), *mkl_folders()]:
+    for folder in [*mkl_wheel_folders(), *mkl_folders()]:
         yield f"MKL in {folder}", partial(_load_mkl, folder, mpi)
-    for name in (*_NAMES[mpi.interface], *_ANY_MPI):
+    for name in (*_DEBIAN_LIBRARIES[mpi.interface], *_NAMES_WITHOUT_MPI):
         yield name, partial(_load, name)
 
 
-def folders_of_wheel() -> list[Path]:
+def mkl_wheel_folders() -> list[Path]:
     """Return the folder of the libraries in PyPI's package mkl, if it is installed."""
     try:
         files = metadata.files("mkl") or []
     except metadata.PackageNotFoundError:
         return []
-    return [Path(str(file.locate())).resolve().parent for file in files if file.name.startswith(_MKL)][:1]
+    return [Path(str(file.locate())).resolve().parent for file in files if file.name.startswith(_MKL_SCALAPACK)][:1]
 
 
 def _load(name: str) -> ScalapackLibrary:
@@ -146,11 +146,11 @@ def _load(name: str) -> ScalapackLibrary:
 
 
 def _load_mkl(folder: Path, mpi: MPILibrary) -> ScalapackLibrary:
-    """Load the libraries of MKL: each needs functions of the earlier ones, and the first ones of later ones."""
+    """Load the libraries of MKL. The first three need functions of later ones, too, so they are opened lazily."""
     for name in ("libmkl_core", "libmkl_sequential", "libmkl_intel_lp64"):
         _open_lazily(_file_of(folder, name))
     blacs = ctypes.CDLL(str(_file_of(folder, _BLACS_OF_MKL[mpi.interface])), mode=ctypes.RTLD_GLOBAL)
-    path = _file_of(folder, _MKL)
+    path = _file_of(folder, _MKL_SCALAPACK)
     return ScalapackLibrary(str(path), ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL), blacs)
 
 
@@ -172,7 +172,7 @@ def _file_of(folder: Path, name: str) -> Path:
     return files[-1]
 
 
-def check_interface(source: str, mpi: MPILibrary) -> None:
+def check_same_mpi(source: str, mpi: MPILibrary) -> None:
     """Raise ``OSError`` if a library has brought in another MPI than that of mpi4py."""
     other_files = [file for file in loaded_files() if interface_of(file) not in (None, mpi.interface)]
     if other_files:

@@ -83,12 +83,12 @@ def cholesky(a: DTensor, *, lower: bool = True, block: int = USUAL_BLOCK, layout
     factor = tensor.copy() if work_layout == tensor.layout else relayout(tensor, work_layout)
     if job.is_inside and tensor.size:
         triangle = b"U" if lower else b"L"
-        minor = job.call_checked(
+        failed_order = job.call_checked(
             "potrf", tensor.dtype, triangle, tensor.shape[0], *job.described(factor, block_size, block_size)
         )
-        if minor > 0:
+        if failed_order > 0:
             raise np.linalg.LinAlgError(
-                f"the matrix is not positive definite: its leading minor of order {minor} is not"
+                f"the matrix is not positive definite: its leading minor of order {failed_order} is not"
             )
         clear_triangle(factor, lower)
     return factor if target == work_layout else relayout(factor, target)
@@ -131,7 +131,7 @@ def matmul(a: DTensor, b: DTensor, *, block: int = USUAL_BLOCK, layout: Layout |
         return product_work(left.layout, right.layout, block)
 
     job = ScalapackJob.agreed("scalapack.matmul", plan_layouts, [left, right], options=f"{block=}, {target}")
-    work_layouts, (rows, summed, columns) = job.layouts, job.blocks
+    work_layouts, (row_block, inner_block, column_block) = job.layouts, job.blocks
     left, right = (
         t if t.layout == work_layout else relayout(t, work_layout)
         for t, work_layout in zip((left, right), work_layouts, strict=False)
@@ -146,7 +146,7 @@ def matmul(a: DTensor, b: DTensor, *, block: int = USUAL_BLOCK, layout: Layout |
         # The transposed problem: see `meshcomm.linalg.block_cyclic`.
         sizes = shape[1], shape[0], left.shape[1]
         alpha, beta = np.ones(1, left.dtype), np.zeros(1, left.dtype)
-        factors = *job.described(right, summed, columns), *job.described(left, rows, summed)
+        operands = *job.described(right, inner_block, column_block), *job.described(left, row_block, inner_block)
         job.call(
             "gemm",
             left.dtype,
@@ -154,9 +154,9 @@ def matmul(a: DTensor, b: DTensor, *, block: int = USUAL_BLOCK, layout: Layout |
             b"N",
             *sizes,
             alpha,
-            *factors,
+            *operands,
             beta,
-            *job.described(result, rows, columns),
+            *job.described(result, row_block, column_block),
         )
     return result if target == work_layouts[2] else relayout(result, target)
 
@@ -186,20 +186,20 @@ def gemr2d(t: DTensor, layout: Layout, *, out: DTensor | None = None) -> DTensor
             side_layout.descriptor(shape, 0)
         return (source, layout), ()
 
-    target = f"to {layout.specs_text} on {mesh_description(layout.mesh)}"
-    job = ScalapackJob.agreed("scalapack.gemr2d", plan_layouts, [tensor], target=layout.mesh, options=target)
+    target_text = f"to {layout.specs_text} on {mesh_description(layout.mesh)}"
+    job = ScalapackJob.agreed("scalapack.gemr2d", plan_layouts, [tensor], target=layout.mesh, options=target_text)
     out = empty(shape, dtype, layout) if out is None else out
-    target_blocks = mapped(lambda block: block, out)  # in C order
+    target_in_c_order = mapped(lambda block: block, out)
     if job.is_inside:
         all_context = grid_of_all(job.rank_session, library()).context
         matrices: list[Argument] = []
         for data, side_layout, grid in zip(
-            (tensor._block, target_blocks._block), (source, layout), job.grids, strict=True
+            (tensor._block, target_in_c_order._block), (source, layout), job.grids, strict=True
         ):
             memory = np.empty(1) if data is None else contiguous(data)
             matrices += [memory, 1, 1, side_layout.descriptor(shape, grid.context)]
         job.call("gemr2d", dtype, shape[1], shape[0], *matrices, all_context)
-    return map_into(_copy_block, out, target_blocks)
+    return map_into(_copy_block, out, target_in_c_order)
 
 
 def _copy_block(block: Array, source: Array) -> None:

@@ -20,7 +20,7 @@ from meshcomm.blocks.map import with_out
 from meshcomm.blocks.rules import ADVICE, is_operand, mesh_of, not_operand, text_as_scalar
 from meshcomm.blocks.views import check_writable
 from meshcomm.core import _hooks
-from meshcomm.core._callers import call_naming_callers
+from meshcomm.core._callers import call_warning_at_program
 from meshcomm.core._tracing import Value, is_traced, untraced
 from meshcomm.core._types import DType
 from meshcomm.core.arrays._recipes import completed
@@ -82,7 +82,7 @@ def numpy_protocol(
             return masked_result
     calls_before = watch.count
     try:
-        return call_naming_callers(_call_function, (function, method, args, kwargs), {})
+        return call_warning_at_program(_call_function, (function, method, args, kwargs), {})
     except Exception as error:
         if (
             watch.count == calls_before
@@ -90,7 +90,7 @@ def numpy_protocol(
             and type(error) in (TypeError, NotImplementedError, DTypeError)
         ):
             try:
-                return call_naming_callers(by_gathering, (function, method, args, kwargs), {})
+                return call_warning_at_program(by_gathering, (function, method, args, kwargs), {})
             except CannotGather:
                 pass
             except Exception as numpy_error:

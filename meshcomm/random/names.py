@@ -25,7 +25,7 @@ from meshcomm.core.ranks.meshes import mesh_of_program
 from meshcomm.numpy.elementwise.signatures import Function
 from meshcomm.numpy.namespace.arrays import WholeArray
 from meshcomm.numpy.namespace.devices import layout_on
-from meshcomm.numpy.namespace.making import for_program, in_script, is_on_all_ranks, small
+from meshcomm.numpy.namespace.making import for_program, from_small, in_script, new_arrays_are_on_all_ranks
 from meshcomm.numpy.namespace.rule import WHOLE_BELOW
 from meshcomm.numpy.namespace.small_arrays import small_arrays
 from meshcomm.random import generator
@@ -102,7 +102,7 @@ def _method_by_size(name: str, numpy_method: Function, tensor_method: Function, 
 
     @wraps(tensor_method)
     def draw(self: object, *args: object, **kwargs: object) -> object:
-        if _is_small(name, size_position, args, kwargs) and is_on_all_ranks():
+        if _is_small(name, size_position, args, kwargs) and new_arrays_are_on_all_ranks():
             plain_args = [_plain_array(x) for x in args]
             plain_kwargs = {key: _plain_array(x) for key, x in kwargs.items() if key != "layout"}
             result = numpy_method(self, *plain_args, **plain_kwargs)
@@ -113,7 +113,7 @@ def _method_by_size(name: str, numpy_method: Function, tensor_method: Function, 
                 )
             if type(result) is not np.ndarray:
                 return result
-            return small(result) if target is None else target
+            return from_small(result) if target is None else target
         rule = small_arrays()
         arrays = [x for x in (*args, *kwargs.values()) if isinstance(x, np.ndarray) and _is_large(x)]
         tensors = [(x, rule.make(x)) for x in arrays]

@@ -86,12 +86,12 @@ def test_a_library_for_another_mpi_is_refused(tmp_path):
         (tmp_path / name).write_bytes(bytes(4096))
     with in_memory(tmp_path / "libmpi.so.12"), in_memory(tmp_path / "libm.so.6"):
         assert str(tmp_path / "libmpi.so.12") in native.loaded_files()
-        library.check_interface("libscalapack.so", MPICH)
+        library.check_same_mpi("libscalapack.so", MPICH)
         with (
             in_memory(tmp_path / "libmpi.so.40.40.3"),
             pytest.raises(OSError, match=rf"built for another MPI, {tmp_path}/libmpi.so.40.40.3"),
         ):
-            library.check_interface("libscalapack.so", MPICH)
+            library.check_same_mpi("libscalapack.so", MPICH)
 
 
 @pytest.mark.parametrize(

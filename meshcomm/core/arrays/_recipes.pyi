@@ -15,7 +15,7 @@ class OnBlocks(Recipe):
         run: Callable[..., object],
         spec: TensorSpec,
         takes_out: bool = False,
-        names_callers: bool = False,
+        warns_at_program: bool = False,
         is_lazy: bool = False,
         write: Callable[..., object] | None = None,
     ) -> None: ...

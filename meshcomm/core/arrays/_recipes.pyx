@@ -11,7 +11,7 @@ from cpython.ref cimport PyObject
 
 import numpy as np
 
-from meshcomm.core._callers import call_naming_callers as _calling
+from meshcomm.core._callers import call_warning_at_program as _calling
 from meshcomm.core._tuning import POOLED_FROM, WAITING_FROM
 from meshcomm.core.arrays._conditions cimport may_wait
 from meshcomm.core.arrays._evaluation cimport evaluate_into
@@ -96,20 +96,20 @@ cdef class OnBlocks(Recipe):
     run: takes the blocks, and numbers as they are
     spec: of the result
     takes_out: whether *run* is a universal function
-    names_callers: whether a warning of NumPy could name a line of ours, as that of a Python function does
+    warns_at_program: whether warnings have to point to the program's line, as those of a Python function point to ours
     is_lazy: whether *run* also takes an expression instead of a block
     write: does the same to pieces of the blocks, and writes it to *out*; None: then the call cannot wait
     """
 
     cdef readonly object spec, write
-    cdef readonly bint takes_out, names_callers, is_lazy
+    cdef readonly bint takes_out, warns_at_program, is_lazy
     cdef tuple lengths
     cdef bint is_large
 
-    def __init__(self, run, spec, takes_out=False, names_callers=False, is_lazy=False, write=None):
+    def __init__(self, run, spec, takes_out=False, warns_at_program=False, is_lazy=False, write=None):
         self.run, self.spec, self.takes_out, self.is_lazy = run, spec, takes_out, is_lazy
         self.write = run if takes_out else _WRITE.get(run) if write is None else write
-        self.names_callers = names_callers or type(run) is FunctionType
+        self.warns_at_program = warns_at_program or type(run) is FunctionType
 
     cdef object make(self, tuple operands, out):
         cdef list blocks = []
@@ -144,7 +144,7 @@ cdef class OnBlocks(Recipe):
                 self.run(*blocks, out=result)
                 return tensor_of(result, self.spec, None)
             result = self.run(*blocks, order="C") if is_view else self.run(*blocks)
-        elif self.names_callers:
+        elif self.warns_at_program:
             result = _guarded(self.run, tuple(blocks), {})
         else:
             result = self.run(*blocks)

@@ -16,7 +16,7 @@ from operator import getitem
 import numpy as np
 
 from meshcomm.core import _hooks
-from meshcomm.core._callers import CONDITIONS, Conditions, NumericalWarnings, let_show, program_line
+from meshcomm.core._callers import FLOAT_ERRORS, ConditionLog, WarningLog, program_line, set_is_script
 from meshcomm.core._tracing import Value
 from meshcomm.core.arrays import _conditions
 from meshcomm.core.arrays._recipes import completed
@@ -47,7 +47,7 @@ _usual_warning_handlers: list[object] = []
 def agree_on_conditions(enabled: bool) -> None:
     """Set whether all ranks see conditions alike. The current warning handlers count as showing text."""
     _usual_warning_handlers[:] = _warning_handlers()
-    let_show(enabled)
+    set_is_script(enabled)
     _conditions.set_condition_probe(are_conditions_seen if enabled else None)
 
 
@@ -56,7 +56,7 @@ def are_conditions_seen() -> bool:
     modes = {*np.geterr().values()}
     if "raise" in modes:
         return True
-    if isinstance(np.geterrcall(), NumericalWarnings):  # within a call of the program that was checked before
+    if isinstance(np.geterrcall(), WarningLog):  # within a call of the program that was checked before
         return False
     if not modes.isdisjoint(("call", "log")):
         return True
@@ -66,7 +66,7 @@ def are_conditions_seen() -> bool:
 def may_wait() -> bool:
     """Return whether operations may wait: if conditions are ignored, or are warnings shown as text."""
     modes = {*np.geterr().values()}
-    if type(np.geterrcall()) is NumericalWarnings:  # within a call of the program, these become warnings
+    if type(np.geterrcall()) is WarningLog:  # within a call of the program, these become warnings
         modes = {"warn" if mode == "log" else mode for mode in modes}
     if not modes <= {"ignore", "warn"}:
         return False
@@ -106,13 +106,13 @@ def call_protocol(
     if function is getitem or not _conditions.are_seen():
         return _hooks.call("numpy", function, method, args, kwargs)
     name = str(getattr(function, "__name__", function) if method in (None, "__call__") else method)
-    conditions = Conditions()
+    log = ConditionLog()
     log_modes: dict[str, Value] = {kind: "log" for kind, mode in np.geterr().items() if mode != "ignore"}
-    with np.errstate(call=conditions, **log_modes):
+    with np.errstate(call=log, **log_modes):
         result = completed(_hooks.call("numpy", function, method, args, kwargs))
-    notes = [(_numpy_text(text, name), category) for text, category in conditions.noted]
+    notes = [(_numpy_text(text, name), category) for text, category in log.noted]
     notes = _notes_of_all_ranks(mesh_of_program(), name, notes)
-    flags = sum({CONDITIONS[_condition_name(text)][1] for text, category in notes if not category})
+    flags = sum({FLOAT_ERRORS[_condition_name(text)][1] for text, category in notes if not category})
     for text, category in notes:
         if category:
             cls: Value = getattr(builtins, category, None) or getattr(np.exceptions, category, RuntimeWarning)
@@ -132,7 +132,7 @@ def _notes_of_all_ranks(mesh: Mesh, name: str, notes: list[tuple[str, str]]) -> 
                     return []
                 notes_by_rank = location.rank_set.everyone.communicator().allgather_json(notes)
             notes = [(text, category) for rank_notes in notes_by_rank for text, category in rank_notes]
-    order = [*CONDITIONS]
+    order = [*FLOAT_ERRORS]
     return sorted(dict.fromkeys(notes), key=lambda note: -1 if note[1] else order.index(_condition_name(note[0])))
 
 
@@ -149,7 +149,7 @@ def _numpy_text(text: str, name: str) -> str:
 def _handle_condition(text: str, flags: int) -> None:
     """Handle a condition as NumPy does: raise, warn, call, log or print. *flags* are those of all conditions."""
     modes: Mapping[str, Value] = dict(np.geterr())
-    mode, handler = modes[CONDITIONS[_condition_name(text)][0]], np.geterrcall()
+    mode, handler = modes[FLOAT_ERRORS[_condition_name(text)][0]], np.geterrcall()
     if mode == "raise":
         raise FloatingPointError(text)
     if mode == "warn":

@@ -6,7 +6,7 @@ from functools import lru_cache
 import numpy as np
 from numpy._core.umath import _extobj_contextvar
 
-from meshcomm.core._callers import CONDITIONS, Line
+from meshcomm.core._callers import FLOAT_ERRORS, Line
 from meshcomm.core._tracing import Value
 
 
@@ -31,7 +31,7 @@ def tell(line: Line, errors: object, filters: object, text: str) -> None:
     text: text that NumPy has logged
     """
     text = text.removeprefix("Warning: ").rstrip()
-    if CONDITIONS[text.partition(" encountered")[0]][0] not in error_handling(errors):
+    if FLOAT_ERRORS[text.partition(" encountered")[0]][0] not in error_handling(errors):
         return
     if warnings.filters is filters:
         line.warn(text, RuntimeWarning)

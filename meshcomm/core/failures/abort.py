@@ -73,7 +73,7 @@ class _RankOutput:
     show: Callable[[bool], object] | None = None
 
 
-def let_show(stderr: TextIO, show: Callable[[bool], object]) -> None:
+def set_output(stderr: TextIO, show: Callable[[bool], object]) -> None:
     """Print messages of this package to *stderr*, and call *show* before an error of this rank is printed.
 
     The argument of *show* is whether to show the output of this rank: False if rank 0 has the same error.

@@ -92,18 +92,18 @@ class InMemory(Protocol):
 class CallListener(Protocol):
     """The methods of a recorder; `meshcomm.core.ranks.recording.Recorder` describes them."""
 
-    def describe(self, key: Hashable, describe: Callable[..., str], subject: tuple[object, ...]) -> None: ...
-    def record_exchange(self, way: str, began: int, traffic: Traffic) -> None: ...
+    def describe(self, key: Hashable, make_text: Callable[..., str], subject: tuple[object, ...]) -> None: ...
+    def record_exchange(self, transport: str, began: int, traffic: Traffic) -> None: ...
     def record_interval(
-        self, kind: str, activity: str, began: int, ended: int | None = None, dependencies: Waits = NOBODY
+        self, kind: str, activity: str, began: int, ended: int | None = None, waits: Waits = NOBODY
     ) -> None: ...
-    def timer(self, function_name: str, dependencies: Waits = NOBODY) -> "Timer": ...
+    def timer(self, function_name: str, waits: Waits = NOBODY) -> "Timer": ...
     def collective_timer(self, function_name: str, communicator: Stream, counts: Counts | None = None) -> "Timer": ...
     def point_to_point_timer(
         self, function_name: str, communicator: Stream, destinations: Iterable[int], sources: Iterable[int]
     ) -> "Timer": ...
     def record_shared_exchange(
-        self, times: tuple[int, int, int, int] | None, group: InMemory, peers: Sequence[int]
+        self, times: tuple[int, int, int, int] | None, sharing_group: InMemory, peers: Sequence[int]
     ) -> None: ...
     def record_agreement(self) -> None: ...
     def record_job_end(self) -> None: ...
@@ -116,20 +116,20 @@ class Timer:
     ----------
     recorder: recorder to report to
     function_name: name of the function of MPI
-    dependencies: arrivals that the operation needs, and its own
+    waits: arrivals that the operation needs, and its own
     """
 
-    __slots__ = ("_began", "_dependencies", "_recorder", "_what")
+    __slots__ = ("_activity", "_began", "_recorder", "_waits")
 
-    def __init__(self, recorder: CallListener, function_name: str, dependencies: Waits) -> None:
-        self._recorder, self._what, self._dependencies = recorder, function_name, dependencies
+    def __init__(self, recorder: CallListener, function_name: str, waits: Waits) -> None:
+        self._recorder, self._activity, self._waits = recorder, function_name, waits
         self._began = monotonic_ns()
 
     def __call__(self) -> None:
         """Report that the operation is over."""
-        self._recorder.record_interval("mpi", self._what, self._began, None, self._dependencies)
+        self._recorder.record_interval("mpi", self._activity, self._began, None, self._waits)
 
     def posted(self) -> Waits:
         """Report that a nonblocking operation has begun, and return the arrivals that its wait needs later."""
-        self._recorder.record_interval("mpi", self._what, self._began, None, self._dependencies._replace(needed=()))
-        return self._dependencies._replace(arrivals=())
+        self._recorder.record_interval("mpi", self._activity, self._began, None, self._waits._replace(needed=()))
+        return self._waits._replace(arrivals=())

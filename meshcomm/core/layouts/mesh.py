@@ -70,12 +70,12 @@ class Mesh(TensorFlowMesh):
 
     __slots__ = (
         "__weakref__",
+        "_device_names",
         "_dims",
         "_hash",
         "_index",
         "_listing",
         "_name",
-        "_names",
         "_ranks",
         "_steps",
         "_strides",
@@ -86,7 +86,7 @@ class Mesh(TensorFlowMesh):
     _name: str
     _dims: tuple[MeshDimension, ...]  # none: a single device
     _ranks: Ranks
-    _names: Sequence[str] | None  # the device strings; None: made from the ranks on demand
+    _device_names: Sequence[str] | None  # the device strings; None: made from the ranks on demand
     _listing: DeviceListing | None  # None: all devices are local, counted from zero
     _use_xla_spmd: bool
     _strides: tuple[int, ...]
@@ -99,8 +99,10 @@ class Mesh(TensorFlowMesh):
         cls, devices: Sequence[str] | Sequence[int], dims: Dims, mesh_name: str = "", use_xla_spmd: bool = False
     ) -> "Mesh":
         """Normalise and check the arguments; ``MeshError`` if they make no mesh."""
-        ranks, names = canonical_devices(devices)
-        mesh = cls._make(mesh_name, canonical_dims(dims), ranks, names=names, use_xla_spmd=bool(use_xla_spmd))
+        ranks, device_names = canonical_devices(devices)
+        mesh = cls._make(
+            mesh_name, canonical_dims(dims), ranks, device_names=device_names, use_xla_spmd=bool(use_xla_spmd)
+        )
         product = math.prod(mesh.shape())
         if mesh.size != product:
             raise MeshError(
@@ -117,7 +119,7 @@ class Mesh(TensorFlowMesh):
         dims: tuple[MeshDimension, ...],
         ranks: Ranks,
         *,
-        names: Sequence[str] | None = None,
+        device_names: Sequence[str] | None = None,
         listing: DeviceListing | None = None,
         use_xla_spmd: bool = False,
     ) -> "Mesh":
@@ -126,7 +128,7 @@ class Mesh(TensorFlowMesh):
         mesh._name = checked_name("mesh name", name, "|", may_be_empty=True)
         mesh._dims = dims
         mesh._ranks = ranks
-        mesh._names = names
+        mesh._device_names = device_names
         mesh._listing = listing
         mesh._use_xla_spmd = use_xla_spmd
         mesh._strides = row_major_strides(dims)
@@ -327,13 +329,13 @@ class Mesh(TensorFlowMesh):
         >>> Mesh(range(4), {"x": 4}).of_ranks([3, 1], {"y": 2}).ranks
         (3, 1)
         """
-        return self._in_same_world(Mesh(ranks, dims))
+        return self._bound_to_same_world(Mesh(ranks, dims))
 
-    def _in_same_world(self, mesh: "Mesh") -> "Mesh":
+    def _bound_to_same_world(self, mesh: "Mesh") -> "Mesh":
         return bound_to(self._world, mesh)
 
     def _value(self) -> tuple[object, ...]:
-        return self._dims, self._name, self._ranks, self._names, self._listing, self._use_xla_spmd
+        return self._dims, self._name, self._ranks, self._device_names, self._listing, self._use_xla_spmd
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Mesh):
@@ -367,10 +369,10 @@ class Mesh(TensorFlowMesh):
             _, local_ids, local_devices, global_devices = self._listing
             device_list = listed_briefly(global_devices or local_devices)
             return [f"devices=[{device_list}]", f"local_ids=[{listed_briefly(local_ids)}]"]
-        if isinstance(self._names, GeneratedDevices):
-            return [f"devices='*{self._names.type}'"]
-        if self._names is not None:
-            return [f"devices=[{listed_briefly(self._names)}]"]
+        if isinstance(self._device_names, GeneratedDevices):
+            return [f"devices='*{self._device_names.type}'"]
+        if self._device_names is not None:
+            return [f"devices=[{listed_briefly(self._device_names)}]"]
         if isinstance(self._ranks, range):
             return [f"ranks={self._ranks}"] if self._ranks.start else []
         return [f"ranks=({listed_briefly(self._ranks)})"]
@@ -385,11 +387,13 @@ class Mesh(TensorFlowMesh):
     def __reduce__(self) -> tuple[object, ...]:
         if self._listing or self.is_single_device():
             return Mesh.from_string, (self.to_string(),)
-        if isinstance(self._names, GeneratedDevices):
-            text = f"{self._name}|{','.join(f'{dim.name}={dim.size}' for dim in self._dims)}|*{self._names.type}"
+        if isinstance(self._device_names, GeneratedDevices):
+            text = (
+                f"{self._name}|{','.join(f'{dim.name}={dim.size}' for dim in self._dims)}|*{self._device_names.type}"
+            )
             if not self._use_xla_spmd:
                 return Mesh.from_string, (text,)
-        devices = self._ranks if self._names is None else tuple(self._names)
+        devices = self._ranks if self._device_names is None else tuple(self._device_names)
         return Mesh, (devices, [tuple(dim) for dim in self._dims], self._name, self._use_xla_spmd)
 
     def __copy__(self) -> "Mesh":

@@ -16,7 +16,7 @@ from meshcomm.errors import MeshError
 
 
 class DeviceListing(NamedTuple):
-    """The device lists of a mesh from another system: of this process and of all processes, and the first id."""
+    """The device lists that a text or proto gave a mesh: of this process and of all processes, and the first id."""
 
     first_id: int
     local_ids: tuple[int, ...]
@@ -33,7 +33,7 @@ class TensorFlowMesh:
         _name: str
         _dims: tuple[MeshDimension, ...]
         _ranks: Ranks
-        _names: Sequence[str] | None
+        _device_names: Sequence[str] | None
         _listing: DeviceListing | None
         _use_xla_spmd: bool
 
@@ -47,7 +47,7 @@ class TensorFlowMesh:
         def shape(self) -> list[int]: ...
         def is_single_device(self) -> bool: ...
         def coords(self, device: int) -> list[int]: ...
-        def _in_same_world(self, mesh: Self) -> Self: ...
+        def _bound_to_same_world(self, mesh: Self) -> Self: ...
         @classmethod
         def _make(
             cls,
@@ -55,7 +55,7 @@ class TensorFlowMesh:
             dims: tuple[MeshDimension, ...],
             ranks: Ranks,
             *,
-            names: Sequence[str] | None = None,
+            device_names: Sequence[str] | None = None,
             listing: DeviceListing | None = None,
             use_xla_spmd: bool = False,
         ) -> Self: ...
@@ -99,7 +99,7 @@ class TensorFlowMesh:
         """
         if self._listing:
             return list(self._listing.local_devices)
-        return [rank_device(rank) for rank in self._ranks] if self._names is None else list(self._names)
+        return [rank_device(rank) for rank in self._ranks] if self._device_names is None else list(self._device_names)
 
     def num_local_devices(self) -> int:
         """Return the number of local devices.
@@ -128,7 +128,7 @@ class TensorFlowMesh:
         """
         if self._listing:
             return device_type_of((self._listing.local_devices or self._listing.global_devices)[0])
-        return "CPU" if self._names is None else device_type_of(self._names[0])
+        return "CPU" if self._device_names is None else device_type_of(self._device_names[0])
 
     def is_remote(self) -> bool:
         """Return whether no device is local.
@@ -155,22 +155,24 @@ class TensorFlowMesh:
         >>> Mesh(["TPU:0", "TPU:1"], {"x": 2}, "pod").host_mesh()
         Mesh(x=2, devices=['CPU:0', 'CPU:1'])
         """
-        return self._in_same_world(self._host_mesh())
+        return self._bound_to_same_world(self._unbound_host_mesh())
 
-    def _host_mesh(self) -> Self:
+    def _unbound_host_mesh(self) -> Self:
         if self.is_single_device():
             return self.from_device(on_host(self.single_device))
         if self._listing is None:
-            if isinstance(self._names, GeneratedDevices):
+            if isinstance(self._device_names, GeneratedDevices):
                 return type(self)(GeneratedDevices("CPU", self.size), self._dims)
-            return type(self)(self._ranks if self._names is None else tuple(map(on_host, self._names)), self._dims)
+            return type(self)(
+                self._ranks if self._device_names is None else tuple(map(on_host, self._device_names)), self._dims
+            )
         local_devices, global_devices = (
             tuple(map(on_host, devices)) for devices in (self.local_devices(), self.global_devices())
         )
         fields = self._text_fields()._replace(
             name="", local_devices=local_devices, global_devices=global_devices, use_xla_spmd=False
         )
-        return self._from_written(fields)
+        return self._from_fields(fields)
 
     def device_location(self, offset: int) -> list[int]:
         """Return the coordinates of device *offset*; MeshError unless ``0 <= offset < size``.
@@ -233,7 +235,7 @@ class TensorFlowMesh:
             raise MeshError(f"{type(text).__name__} is no text of a mesh; from_string takes a str")
         if text == "empty_mesh":
             raise MeshError("the text 'empty_mesh' describes no mesh; a mesh has at least one device")
-        return cls._from_written(mesh_text.from_text(text)) if "|" in text else cls.from_device(text)
+        return cls._from_fields(mesh_text.from_text(text)) if "|" in text else cls.from_device(text)
 
     def _text_fields(self) -> mesh_text.MeshFields:
         first = self.min_global_device_id()
@@ -248,15 +250,15 @@ class TensorFlowMesh:
         )
 
     @classmethod
-    def _from_written(cls, mesh: mesh_text.MeshFields) -> Self:
+    def _from_fields(cls, fields: mesh_text.MeshFields) -> Self:
         """Return the mesh of the content of a text or proto, after checking its lists of devices."""
-        mesh_text.check(mesh)
-        name, dims, ids, local_ids, local_devices, global_devices, use_xla_spmd = mesh
+        mesh_text.check(fields)
+        name, dims, ids, local_ids, local_devices, global_devices, use_xla_spmd = fields
         if not global_devices and (local_ids == range(len(ids)) or tuple(local_ids) == tuple(range(len(ids)))):
-            ranks, names = canonical_devices(local_devices)
-            return cls._make(name, dims, ranks, names=names, use_xla_spmd=use_xla_spmd)
+            ranks, device_names = canonical_devices(local_devices)
+            return cls._make(name, dims, ranks, device_names=device_names, use_xla_spmd=use_xla_spmd)
         listing = DeviceListing(ids[0], tuple(local_ids), tuple(local_devices), tuple(global_devices))
-        ordered_devices = mesh_text.devices_in_order(mesh)
+        ordered_devices = mesh_text.devices_in_order(fields)
         ranks = canonical_devices(ordered_devices)[0] if ordered_devices else range(len(ids))
         return cls._make(name, dims, ranks, listing=listing, use_xla_spmd=use_xla_spmd)
 
@@ -271,8 +273,8 @@ class TensorFlowMesh:
         """
         if not isinstance(device, str):
             raise MeshError(f"device {quote(device)} is a {type(device).__name__}; a single device is a string")
-        ranks, names = canonical_devices((device,))
-        return cls._make("", (), ranks, names=names)
+        ranks, device_names = canonical_devices((device,))
+        return cls._make("", (), ranks, device_names=device_names)
 
     def as_proto(self) -> wire.AnyMessage:
         """Return the mesh as a MeshProto: a protobuf message, or a stand-in where protobuf is not installed.
@@ -329,4 +331,4 @@ class TensorFlowMesh:
         device = read(str, values, "single_device")
         if device:
             return cls.from_device(device)
-        return cls._from_written(mesh_text.from_wire(values))
+        return cls._from_fields(mesh_text.from_wire(values))

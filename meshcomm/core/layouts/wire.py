@@ -82,11 +82,11 @@ def decode(message: MessageType, data: bytes) -> dict[str, object]:
     {'name': '', 'at': [1, 300]}
     """
     fields = {field.number: field for field in message.fields}
-    payloads: dict[int, list[int | str | bytes]] = {number: [] for number in fields}
+    values_by_number: dict[int, list[int | str | bytes]] = {number: [] for number in fields}
     for number, wire_type, payload in _payloads(data):
         if number in fields:
-            payloads[number].extend(_decode_payload(fields[number], wire_type, payload))
-    return {field.name: _field_value(field, payloads[field.number]) for field in message.fields}
+            values_by_number[number].extend(_decode_payload(fields[number], wire_type, payload))
+    return {field.name: _field_value(field, values_by_number[field.number]) for field in message.fields}
 
 
 def as_bytes(proto: object) -> bytes:
@@ -120,26 +120,28 @@ class PlainMessage:
     5
     """
 
-    __slots__ = ("_data", "_message")
+    __slots__ = ("_data", "_message_type")
 
     def __init__(self, message: MessageType, data: bytes) -> None:
-        self._message = message
+        self._message_type = message
         self._data = data
 
     def __getattr__(self, name: str) -> object:
-        field = next((field for field in self._message.fields if field.name == name), None)
+        field = next((field for field in self._message_type.fields if field.name == name), None)
         if field is None:
-            raise AttributeError(f"{self._message.name} has no field {name!r}")
-        value = decode(self._message, self._data)[name]
+            raise AttributeError(f"{self._message_type.name} has no field {name!r}")
+        value = decode(self._message_type, self._data)[name]
         return (
-            tuple(_as_plain(field, item) for item in read(list, value)) if field.repeated else _as_plain(field, value)
+            tuple(_wrapped_if_embedded(field, item) for item in read(list, value))
+            if field.repeated
+            else _wrapped_if_embedded(field, value)
         )
 
     def __dir__(self) -> list[str]:
-        return [*super().__dir__(), *(field.name for field in self._message.fields)]
+        return [*super().__dir__(), *(field.name for field in self._message_type.fields)]
 
     def __reduce__(self) -> tuple[object, ...]:
-        return PlainMessage, (self._message, self._data)
+        return PlainMessage, (self._message_type, self._data)
 
     def SerializeToString(self) -> bytes:  # noqa: N802 - protobuf's own name
         """Return the message's bytes."""
@@ -148,17 +150,17 @@ class PlainMessage:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, PlainMessage):
             return NotImplemented
-        return self._message == other._message and self._data == other._data
+        return self._message_type == other._message_type and self._data == other._data
 
     def __hash__(self) -> int:
-        return hash((self._message, self._data))
+        return hash((self._message_type, self._data))
 
     def __repr__(self) -> str:
-        values = decode(self._message, self._data)
-        return f"{self._message.name}({', '.join(f'{name}={value!r}' for name, value in values.items())})"
+        values = decode(self._message_type, self._data)
+        return f"{self._message_type.name}({', '.join(f'{name}={value!r}' for name, value in values.items())})"
 
 
-def _as_plain(field: Field, value: object) -> object:
+def _wrapped_if_embedded(field: Field, value: object) -> object:
     return PlainMessage(field.kind, _payload_bytes(field, value)) if isinstance(field.kind, MessageType) else value
 
 
@@ -315,16 +317,19 @@ def _file_descriptor(message: MessageType, embedded_types: list[MessageType]) ->
     message_proto = file.message_type.add(name=name)
     for field in message.fields:
         label = FieldDescriptorProto.LABEL_REPEATED if field.repeated else FieldDescriptorProto.LABEL_OPTIONAL
-        proto = message_proto.field.add(name=field.name, number=field.number, label=label)
+        field_proto = message_proto.field.add(name=field.name, number=field.number, label=label)
         if isinstance(field.kind, MessageType):
-            proto.type, proto.type_name = FieldDescriptorProto.TYPE_MESSAGE, f".{field.kind.name}"
+            field_proto.type, field_proto.type_name = FieldDescriptorProto.TYPE_MESSAGE, f".{field.kind.name}"
         elif isinstance(field.kind, EnumType):
-            proto.type, proto.type_name = FieldDescriptorProto.TYPE_ENUM, f".{message.name}.{field.kind.name}"
+            field_proto.type, field_proto.type_name = (
+                FieldDescriptorProto.TYPE_ENUM,
+                f".{message.name}.{field.kind.name}",
+            )
             enum_proto = message_proto.enum_type.add(name=field.kind.name)
             for number, value in enumerate(field.kind.values):
                 enum_proto.value.add(name=value, number=number)
         else:
-            proto.type = FieldDescriptorProto.Type.Value(f"TYPE_{field.kind.upper()}")
+            field_proto.type = FieldDescriptorProto.Type.Value(f"TYPE_{field.kind.upper()}")
     return file
 
 

@@ -26,11 +26,12 @@ from meshcomm.core.failures.watch import watch
 from meshcomm.core.memory._rendezvous import measure_times
 from meshcomm.core.ranks.simulate import SimulatedRank, current_rank
 
-WAITS = "wait until the others are ready"
+WAIT_UNTIL_READY = "wait until the others are ready"
 """The wait of a rank before it copies in shared memory."""
 
 _MAX_CACHED = 1024
-"""The number of texts of known calls that are kept during a trace; more are made each time."""
+"""The number of texts of known calls that are kept during a trace, and of tuples of positions; further texts are made
+anew at each call."""
 
 
 class Span:
@@ -43,11 +44,11 @@ class Span:
     listeners: listeners to report it to
     """
 
-    __slots__ = ("began", "ended", "listeners", "operation", "stack", "text", "traffic")
+    __slots__ = ("began", "call_text", "ended", "listeners", "operation", "stack", "traffic")
 
     def __init__(self, operation: str, stack: "list[Span]", listeners: "tuple[Listener, ...]") -> None:
         self.operation, self.stack, self.listeners = operation, stack, listeners
-        self.text, self.traffic = "", NOTHING
+        self.call_text, self.traffic = "", NOTHING
         self.began = monotonic_ns()
         self.ended = 0
 
@@ -72,23 +73,23 @@ class Listener:
     def on_call_end(self, span: Span) -> None:
         """Handle a call that is over."""
 
-    def on_exchange(self, operation: str, way: str, interval: tuple[int, int], traffic: Traffic) -> None:
+    def on_exchange(self, operation: str, transport: str, interval: tuple[int, int], traffic: Traffic) -> None:
         """Handle an exchange of data within the call *operation* of the user."""
 
-    def on_interval(self, kind: str, what: str, interval: tuple[int, int], dependencies: Waits) -> None:
-        """Handle an interval of a call: *kind* is "mpi", "wait", "copy" or "user", *what* names the activity."""
+    def on_interval(self, kind: str, activity: str, interval: tuple[int, int], waits: Waits) -> None:
+        """Handle an interval of a call with one *activity*, whose *kind* is "mpi", "wait", "copy" or "user"."""
 
     def on_start(self, sequence_numbers: dict[str, int]) -> None:
         """Take the number of operations of each stream that this rank made before this listener was added."""
 
     def on_job_end(self) -> None:
-        """Handle the end of the job before that of the program; maybe called more than once."""
+        """Handle an end of the job while the program still runs, after an error; maybe called more than once."""
 
     def on_agreement(self) -> None:
         """Handle an agreement: the rank exchanged a few bytes with others to agree on a call."""
 
 
-class _Thread(threading.local):
+class _ThreadCalls(threading.local):
     """The calls in progress on a thread."""
 
     def __init__(self) -> None:
@@ -101,10 +102,10 @@ class Recorder:
 
     def __init__(self) -> None:
         self._listeners: dict[SimulatedRank | None, tuple[Listener, ...]] = {}
-        self._thread = _Thread()
-        self._texts: dict[Hashable, str] = {}
+        self._thread_calls = _ThreadCalls()
+        self._call_texts: dict[Hashable, str] = {}
         self._sequence_numbers: dict[str, int] = {}
-        self._positions: dict[tuple[int, ...], tuple[int, ...]] = {}
+        self._interned_tuples: dict[tuple[int, ...], tuple[int, ...]] = {}
         self._wants_details = False
 
     def add(self, listener: Listener) -> None:
@@ -128,7 +129,7 @@ class Recorder:
         self._wants_details = any(
             listener.wants_details for listeners in self._listeners.values() for listener in listeners
         )
-        self._texts.clear()
+        self._call_texts.clear()
         measure_times(self._wants_details)
         watch.recorder = self if self._listeners else None
 
@@ -138,42 +139,42 @@ class Recorder:
 
     def begin(self, operation: str) -> Span:
         """Return a span for a call that begins. The caller puts it on the stack of the span."""
-        return Span(operation, self._thread.stack, self._current_listeners())
+        return Span(operation, self._thread_calls.stack, self._current_listeners())
 
-    def describe(self, key: Hashable, describe: Callable[..., str], subject: tuple[object, ...]) -> None:
-        """Note the text of the current call, if a trace needs it: the result of ``describe(*subject)``."""
-        stack = self._thread.stack
+    def describe(self, key: Hashable, make_text: Callable[..., str], subject: tuple[object, ...]) -> None:
+        """Note the text of the current call, if a trace needs it: the result of ``make_text(*subject)``."""
+        stack = self._thread_calls.stack
         if not self._wants_details or not stack:
             return
-        text = self._texts.get(key) if key is not None else None
-        if text is None:
-            text = describe(*subject)
-            if key is not None and len(self._texts) < _MAX_CACHED:
-                self._texts[key] = text
-        stack[-1].text = text
+        call_text = self._call_texts.get(key) if key is not None else None
+        if call_text is None:
+            call_text = make_text(*subject)
+            if key is not None and len(self._call_texts) < _MAX_CACHED:
+                self._call_texts[key] = call_text
+        stack[-1].call_text = call_text
 
-    def record_exchange(self, way: str, began: int, traffic: Traffic) -> None:
+    def record_exchange(self, transport: str, began: int, traffic: Traffic) -> None:
         """Report a completed exchange of data that began at *began* (``monotonic_ns``)."""
-        stack = self._thread.stack
+        stack = self._thread_calls.stack
         for span in stack:
             span.traffic = span.traffic.plus(traffic)
         operation = stack[0].operation if stack else ""
         interval = began, monotonic_ns()
         for listener in self._current_listeners():
-            listener.on_exchange(operation, way, interval, traffic)
+            listener.on_exchange(operation, transport, interval, traffic)
 
     def record_interval(
-        self, kind: str, activity: str, began: int, ended: int | None = None, dependencies: Waits = NOBODY
+        self, kind: str, activity: str, began: int, ended: int | None = None, waits: Waits = NOBODY
     ) -> None:
         """Report an activity of this rank from *began* to *ended*, by default until now."""
         if self._wants_details:
             interval = began, monotonic_ns() if ended is None else ended
             for listener in self._current_listeners():
-                listener.on_interval(kind, activity, interval, dependencies)
+                listener.on_interval(kind, activity, interval, waits)
 
-    def timer(self, function_name: str, dependencies: Waits = NOBODY) -> Timer:
+    def timer(self, function_name: str, waits: Waits = NOBODY) -> Timer:
         """Return a timer for *function_name*, a function of MPI that begins now. Call the timer at its end."""
-        return Timer(self, function_name, dependencies)
+        return Timer(self, function_name, waits)
 
     def collective_timer(self, function_name: str, communicator: Stream, counts: Counts | None = None) -> Timer:
         """Return a timer for a collective operation, which waits for the ranks with nonzero *counts*; None is all."""
@@ -182,7 +183,7 @@ class Recorder:
         positions = (
             range(communicator.size) if counts is None else self._interned_tuple(np.flatnonzero(counts).tolist())
         )
-        return Timer(self, function_name, self._in_stream(communicator.name, communicator.rank, positions))
+        return Timer(self, function_name, self._next_collective_waits(communicator.name, communicator.rank, positions))
 
     def point_to_point_timer(
         self, function_name: str, communicator: Stream, destinations: Iterable[int], sources: Iterable[int]
@@ -200,12 +201,13 @@ class Recorder:
             self,
             function_name,
             Waits(
-                arrivals, tuple(NeededArrivals(stream, self._next_number(stream), (0,)) for stream in received_streams)
+                arrivals,
+                tuple(NeededArrivals(stream, self._next_number(stream), (0,)) for stream in received_streams),
             ),
         )
 
     def record_shared_exchange(
-        self, times: tuple[int, int, int, int] | None, group: InMemory, peers: Sequence[int]
+        self, times: tuple[int, int, int, int] | None, sharing_group: InMemory, peers: Sequence[int]
     ) -> None:
         """Report an exchange in shared memory with *peers*, which are positions in the rendezvous.
 
@@ -214,27 +216,27 @@ class Recorder:
         if times is None:
             return
         began, ready, copied, ended = times
-        communicator, rendezvous, dependencies = group.opened, group.rendezvous, NOBODY
+        communicator, rendezvous, waits = sharing_group.opened, sharing_group.rendezvous, NOBODY
         if communicator is not None and communicator.name and rendezvous is not None:
-            stream = f"{communicator.name} in the memory of {rendezvous.members[0]}"
-            dependencies = self._in_stream(stream, rendezvous.position, self._interned_tuple(peers))
-        self.record_interval("wait", WAITS, began, ready, dependencies)
+            stream_name = f"{communicator.name} in the memory of {rendezvous.members[0]}"
+            waits = self._next_collective_waits(stream_name, rendezvous.position, self._interned_tuple(peers))
+        self.record_interval("wait", WAIT_UNTIL_READY, began, ready, waits)
         self.record_interval("copy", "copy", ready, copied)
         self.record_interval("wait", "wait until the others have copied", copied, ended)
 
-    def _in_stream(self, stream: str, position: int, positions: Sequence[int]) -> Waits:
-        number = self._next_number(stream)
-        return Waits((Arrival(stream, number, position),), (NeededArrivals(stream, number, positions),))
+    def _next_collective_waits(self, stream_name: str, position: int, positions: Sequence[int]) -> Waits:
+        number = self._next_number(stream_name)
+        return Waits((Arrival(stream_name, number, position),), (NeededArrivals(stream_name, number, positions),))
 
-    def _next_number(self, stream: str) -> int:
-        number = self._sequence_numbers[stream] = self._sequence_numbers.get(stream, 0) + 1
+    def _next_number(self, stream_name: str) -> int:
+        number = self._sequence_numbers[stream_name] = self._sequence_numbers.get(stream_name, 0) + 1
         return number
 
     def _interned_tuple(self, positions: Sequence[int]) -> tuple[int, ...]:
         """Return *positions* as a tuple, the same object for equal positions."""
-        if len(self._positions) > _MAX_CACHED:
-            self._positions.clear()
-        return self._positions.setdefault(tuple(positions), tuple(positions))
+        if len(self._interned_tuples) > _MAX_CACHED:
+            self._interned_tuples.clear()
+        return self._interned_tuples.setdefault(tuple(positions), tuple(positions))
 
     def record_job_end(self) -> None:
         """Report that the job ends before the program does."""

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from meshcomm.core._callers import unstopped
+from meshcomm.core._callers import not_raising_float_errors
 from meshcomm.core._mistakes import suggestion
 from meshcomm.core._tuning import REDUCED_AT_ONCE
 from meshcomm.core._types import Array, DType
@@ -71,7 +71,7 @@ class AllReduce:
     def run(self, array: Array, compute: Callable[[Array], Array] | None = None) -> Array:
         """Return the reduction of *array*, or of the result of *compute* for it. Collective over the group."""
         # An overflow on one rank must not stop it while the others go on.
-        with unstopped():
+        with not_raising_float_errors():
             if compute is not None:
                 array = compute(array)
             rows = self._gather(array) if self._gathers_all else self._scatter(array)
@@ -115,7 +115,7 @@ class ExclusiveScan:
         """Return the reduction of the arrays before that of this rank. Collective over the group."""
         columns = self._scatter(array)
         results = np.zeros_like(columns)
-        with unstopped():
+        with not_raising_float_errors():
             for previous, current in pairwise(self._order):
                 is_first = previous == self._order[0]
                 results[current] = columns[previous] if is_first else self._ufunc(results[previous], columns[previous])

@@ -14,7 +14,7 @@ from meshcomm.blocks.make import make, on_device
 from meshcomm.blocks.session import Session, session
 from meshcomm.blocks.views import axes_in_memory
 from meshcomm.core._arguments import as_dtype, as_shape, counted, quote
-from meshcomm.core._callers import unstopped
+from meshcomm.core._callers import not_raising_float_errors
 from meshcomm.core._tracing import is_traced, traced, untraced
 from meshcomm.core._types import Array, Casting, Shape, Slices
 from meshcomm.core.arrays._recipes import Call, Recipe, completed
@@ -264,7 +264,7 @@ def _contraction_run(
     def contract(*blocks: Array) -> Array:
         nonlocal shared_product, panel_contraction
         # An overflow on one rank must not raise there while the others continue to the exchange.
-        with unstopped():
+        with not_raising_float_errors():
             result = None
             if shared_blocks is not None and shared_blocks.is_possible():
                 shared_product = shared_product or SharedProduct(contraction, orders, scope.device, shared_blocks)

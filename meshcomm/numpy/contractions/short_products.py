@@ -10,7 +10,7 @@ import numpy as np
 from meshcomm.blocks.align import cut_by, relaid
 from meshcomm.blocks.make import make, mapped, mapping, on_blocks
 from meshcomm.blocks.small import is_short, is_short_view, to_all
-from meshcomm.core._callers import unstopped
+from meshcomm.core._callers import not_raising_float_errors
 from meshcomm.core._tuning import MAX_UNPLANNED_BYTES, SMALL_MESHES
 from meshcomm.core._types import Array, Names
 from meshcomm.core.arrays._recipes import Call
@@ -100,7 +100,7 @@ def _summed_product(a: DTensor, b: DTensor, n: int, cut: Names) -> DTensor:
 
 def _product_row(a: Array, b: Array) -> Array:
     """Return the product of two blocks as a row. An overflow on one rank must not raise before the exchange."""
-    with unstopped():
+    with not_raising_float_errors():
         row: Array = np.matmul(a, b)[np.newaxis]
     return row
 
@@ -108,7 +108,7 @@ def _product_row(a: Array, b: Array) -> Array:
 def _sum_of_rows(shares: Array) -> Array:
     """Return the sum of the rows, in their order: the same on all ranks."""
     total: Array = shares[0].copy()
-    with unstopped():
+    with not_raising_float_errors():
         for share in shares[1:]:
             total += share
     return total

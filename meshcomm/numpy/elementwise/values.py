@@ -14,7 +14,7 @@ from meshcomm.blocks.rules import ADVICE
 from meshcomm.blocks.small import agree_on_result
 from meshcomm.blocks.views import abstract_array, abstract_array_like, check_writable, viewing, with_strides
 from meshcomm.core._arguments import as_dtype
-from meshcomm.core._callers import naming_callers
+from meshcomm.core._callers import warning_at_program
 from meshcomm.core._types import Array, Casting, Kwargs
 from meshcomm.core.arrays._recipes import Call, converted
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
@@ -46,8 +46,8 @@ def astype(
         call = f"astype of {tensor.shape} {tensor.dtype} to {new_dtype}"
         return agree_on_result("astype", tensor.mesh, call, lambda: mapped(convert, tensor, dtype=new_dtype))
     if tensor.dtype.kind == "c" and new_dtype.kind != "c":  # NumPy warns
-        return mapping(naming_callers(convert), tensor, dtype=new_dtype, names_callers=True)
-    return mapping(convert, tensor, dtype=new_dtype, names_callers=True, write=converted)
+        return mapping(warning_at_program(convert), tensor, dtype=new_dtype, warns_at_program=True)
+    return mapping(convert, tensor, dtype=new_dtype, warns_at_program=True, write=converted)
 
 
 @operation(np.ndarray.view)

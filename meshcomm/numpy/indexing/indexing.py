@@ -18,7 +18,7 @@ from meshcomm.blocks.rules import Operand, aligned_axes, is_operand, shape_of
 from meshcomm.blocks.tensor_numpy import tensor_np
 from meshcomm.blocks.views import check_writable, offset_of, sliced_abstract_array, viewed
 from meshcomm.core._arguments import as_array, ndim_of, refuse_masked
-from meshcomm.core._callers import call_naming_callers, naming_callers
+from meshcomm.core._callers import call_warning_at_program, warning_at_program
 from meshcomm.core._types import Array, Shape, Slices
 from meshcomm.core.arrays._indices import At
 from meshcomm.core.arrays._recipes import Assignment, Call, OfSlice, Recipe, completed, write_pieces
@@ -238,7 +238,7 @@ def write_whole(tensor: DTensor, index: object, value: Array) -> bool:
     note(array, tensor.mesh)
     pages = PAGES.get(id(tensor))
     if pages is not None:
-        call_naming_callers(pages.write_slice, (index, array), {})
+        call_warning_at_program(pages.write_slice, (index, array), {})
     if not tensor._has_block:
         return True
     overlap = slice_in_block(tensor._spec, items, tensor.mesh.rank or 0)
@@ -247,7 +247,7 @@ def write_whole(tensor: DTensor, index: object, value: Array) -> bool:
         value_index = tuple(
             slice(None) if n == 1 else axis_slice for n, axis_slice in zip(array.shape, overlap[1], strict=True)
         )
-        call_naming_callers(_copy, (block[(*overlap[0], ...)], array[value_index]), {})
+        call_warning_at_program(_copy, (block[(*overlap[0], ...)], array[value_index]), {})
     return True
 
 
@@ -468,7 +468,7 @@ def _copy(block: Array, value: Operand | None) -> None:
     if isinstance(value, np.ndarray) and value.dtype == block.dtype:
         np.copyto(opaque(block), opaque(value))
     elif isinstance(value, np.ndarray) and value.dtype.kind == "c" and block.dtype.kind != "c":  # NumPy warns
-        naming_callers(block.__setitem__)(..., value)
+        warning_at_program(block.__setitem__)(..., value)
     else:
         block[...] = value
 

@@ -74,12 +74,12 @@ def put(a: DTensor, ind: DTensor | ArrayLike, v: DTensor | ArrayLike, mode: str 
         assign(name, tensor, flat(name, tensor, indices, mode), values)
 
 
-def _cycled_to_fit(name: str, values: object, index: IndexArray) -> Operand | None:
-    """Return *values* repeated or cut to the length of an *index*, or a single value; None if there are no values.
+def _cycled_to_fit(name: str, values: object, flat_indices: IndexArray) -> Operand | None:
+    """Return *values* repeated or cut to the length of *flat_indices*, or a single value; None if there are no values.
 
     Collective if they have to move. *name* is the operation.
     """
-    flat_values, n = _flat_values(name, values), index.shape[0]
+    flat_values, n = _flat_values(name, values), flat_indices.shape[0]
     if flat_values.size == 0:
         return None
     if flat_values.size == 1 or flat_values.size == n:
@@ -87,8 +87,8 @@ def _cycled_to_fit(name: str, values: object, index: IndexArray) -> Operand | No
     if flat_values.size > n:
         return getitem(flat_values, slice(n)) if isinstance(flat_values, DTensor) else flat_values[:n]
     element_numbers: IndexArray = np.arange(n, dtype=np.intp)
-    if isinstance(index, DTensor):
-        element_numbers = numbers(index.mesh, 0, 1, index.layout.axes[0], n)
+    if isinstance(flat_indices, DTensor):
+        element_numbers = numbers(flat_indices.mesh, 0, 1, flat_indices.layout.axes[0], n)
     return _cycled_values(name, flat_values, element_numbers)
 
 
@@ -134,14 +134,14 @@ def place(arr: DTensor, mask: DTensor | ArrayLike, vals: DTensor | ArrayLike) ->
     ``ShapeError`` unless *arr* and *mask* have equally many elements; ``ValueError`` for no values.
     """
     name = "numpy.place"
-    checked_values = _checked_values(as_tensor(name, arr), vals)
-    tensor, index = _tensor_and_index(name, arr, mask)
-    if not index[0].shape[0]:
+    castable_values = _castable_values(as_tensor(name, arr), vals)
+    tensor, index_tuple = _tensor_and_index(name, arr, mask)
+    if not index_tuple[0].shape[0]:
         return
-    values = _cycled_to_fit(name, checked_values, index[0])
+    values = _cycled_to_fit(name, castable_values, index_tuple[0])
     if values is None:
         raise ValueError(f"{name}: cannot insert from an empty array")
-    assign(name, tensor, index, values)
+    assign(name, tensor, index_tuple, values)
 
 
 @implements(np.putmask, partly=True)
@@ -154,26 +154,26 @@ def putmask(a: DTensor, mask: DTensor | ArrayLike, values: DTensor | ArrayLike) 
     name = "numpy.putmask"
     tensor = as_tensor(name, a)
     condition = unwrapped(mask)
-    checked_values = _checked_values(tensor, values)
-    if np.shape(checked_values) == tensor.shape == np.shape(condition):
-        copyto(tensor, checked_values, "unsafe", truth(on_mesh(name, [tensor, condition])[1]))
+    castable_values = _castable_values(tensor, values)
+    if np.shape(castable_values) == tensor.shape == np.shape(condition):
+        copyto(tensor, castable_values, "unsafe", truth(on_mesh(name, [tensor, condition])[1]))
         return
-    tensor, index = _tensor_and_index(name, tensor, condition)
-    flat_values = _flat_values(name, checked_values)
-    if not index[0].shape[0] or not flat_values.size:
+    tensor, index_tuple = _tensor_and_index(name, tensor, condition)
+    flat_values = _flat_values(name, castable_values)
+    if not index_tuple[0].shape[0] or not flat_values.size:
         return
     if flat_values.size > 1:
-        flat_indices = elementwise(name, lambda *blocks: _flat_index(blocks, tensor.shape), index)
+        flat_indices = elementwise(name, lambda *blocks: _flat_index(blocks, tensor.shape), index_tuple)
         flat_values = _cycled_values(name, flat_values, flat_indices)  # type: ignore[assignment]  # a tensor
-    assign(name, tensor, index, flat_values)
+    assign(name, tensor, index_tuple, flat_values)
 
 
-def _checked_values(tensor: DTensor, values: object) -> Value:
+def _castable_values(tensor: DTensor, values: object) -> Value:
     """Return *values* unwrapped; NumPy's ``TypeError`` for arrays and tensors that do not convert safely."""
-    array = unwrapped(values)
-    if isinstance(array, DTensor | np.ndarray):
-        np.empty(0, array.dtype).astype(tensor.dtype, casting="safe")
-    return array
+    value = unwrapped(values)
+    if isinstance(value, DTensor | np.ndarray):
+        np.empty(0, value.dtype).astype(tensor.dtype, casting="safe")
+    return value
 
 
 def _flat_index(index: tuple[Indices, ...], shape: Shape) -> Indices:
@@ -184,17 +184,17 @@ def _flat_index(index: tuple[Indices, ...], shape: Shape) -> Indices:
 def _tensor_and_index(name: str, operand: object, mask: object) -> tuple[DTensor, tuple[DTensor, ...]]:
     """Return *operand* with one axis or more, and the index where its mask is true. Collective over the mesh."""
     tensor = tensor_np.atleast_1d(as_tensor(name, operand))
-    mask_tensor = unwrapped(mask)
-    if not isinstance(mask_tensor, DTensor):
-        (mask_array,) = agree_on_plain(name, [np.atleast_1d(as_array(mask_tensor))], tensor.mesh)
-        mask_tensor = np.asarray(mask_array)
-        whole_layout = Layout.replicated(tensor.mesh, mask_tensor.ndim)
-        mask_tensor = distribute(mask_tensor, tensor.layout if mask_tensor.shape == tensor.shape else whole_layout)
-    if mask_tensor.size != tensor.size:
+    mask_value = unwrapped(mask)
+    if not isinstance(mask_value, DTensor):
+        (mask_array,) = agree_on_plain(name, [np.atleast_1d(as_array(mask_value))], tensor.mesh)
+        mask_value = np.asarray(mask_array)
+        whole_layout = Layout.replicated(tensor.mesh, mask_value.ndim)
+        mask_value = distribute(mask_value, tensor.layout if mask_value.shape == tensor.shape else whole_layout)
+    if mask_value.size != tensor.size:
         raise ShapeError(
-            f"{name}: a mask of shape {mask_tensor.shape} for a tensor of shape {tensor.shape}: sizes differ"
+            f"{name}: a mask of shape {mask_value.shape} for a tensor of shape {tensor.shape}: sizes differ"
         )
-    bool_mask = truth(tensor_np.atleast_1d(mask_tensor))
+    bool_mask = truth(tensor_np.atleast_1d(mask_value))
     if bool_mask.shape == tensor.shape:
         return tensor, true_indices(name, bool_mask)
     return tensor, unravelled(name, flat_true_indices(name, bool_mask), tensor.shape)  # type: ignore[return-value]
@@ -241,7 +241,7 @@ def fill_diagonal(a: DTensor, val: DTensor | ArrayLike, wrap: bool = False) -> N
     ----------
     a: tensor to write to, of two axes, or of more axes of equal length
     val: number, or values
-    wrap: whether the diagonal of a tall matrix starts again below its end, after a row that is left out
+    wrap: whether, in a tall matrix of n columns, the diagonal starts again after each n rows, with one row between
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():

@@ -24,7 +24,7 @@ import operator
 import numpy as np
 
 from meshcomm.blocks.small import is_short, to_all
-from meshcomm.core._callers import call_naming_callers
+from meshcomm.core._callers import call_warning_at_program
 from meshcomm.core._tracing import Value
 from meshcomm.core._tuning import MAX_UNPLANNED_BYTES
 from meshcomm.core._types import Array
@@ -92,7 +92,9 @@ def run_local(function: Value, method: str | None, args: tuple[Value, ...], kwar
         if any(pages is None and isinstance(x, DTensor) for x, pages in zip(args, arg_pages, strict=True)):
             return NotImplemented
         arrays = [x if pages is None else _row_elements(x, pages) for x, pages in zip(args, arg_pages, strict=True)]
-        return call_naming_callers(function if method is None else getattr(function, method), tuple(arrays), kwargs)
+        return call_warning_at_program(
+            function if method is None else getattr(function, method), tuple(arrays), kwargs
+        )
     pages = _pages_with_copy(out)
     if pages is None or method != "__call__" or not all(is_short(x) for x in args if isinstance(x, DTensor)):
         return NotImplemented
@@ -101,7 +103,7 @@ def run_local(function: Value, method: str | None, args: tuple[Value, ...], kwar
     arrays = [_whole_array(x, pages) for x, pages in zip(args, arg_pages, strict=True)]
     target = _row_elements(out, pages).view(np.ndarray)
     target.flags.writeable = True
-    call_naming_callers(function, tuple(arrays), {**kwargs, "out": target})
+    call_warning_at_program(function, tuple(arrays), {**kwargs, "out": target})
     out._block[...] = target[out.layout.block_slices(out.shape)]
     pages.version += 1
     return out

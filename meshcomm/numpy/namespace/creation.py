@@ -28,7 +28,7 @@ from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.numpy.namespace.arrays import WholeArray
 from meshcomm.numpy.namespace.devices import Device, layout_moved_to, layout_on
-from meshcomm.numpy.namespace.making import create_by_blocks, for_program, of_array, of_data, small
+from meshcomm.numpy.namespace.making import create_by_blocks, for_program, from_data, from_equal, from_small
 from meshcomm.numpy.namespace.rule import WHOLE_BELOW
 
 CreationFunction = TypeVar("CreationFunction", bound=Callable[..., object])
@@ -62,7 +62,7 @@ def _filled(
         lengths, out_dtype = as_shape(shape), np.dtype(dtype)
         return make(lengths, out_dtype, layout_on(device, lengths, out_dtype))
     if device is None and (probe.nbytes < WHOLE_BELOW or probe.dtype.hasobject):
-        return of_array(getattr(untyped_np, "zeros" if name == "empty" else name)(shape, dtype, order=order))
+        return from_equal(getattr(untyped_np, "zeros" if name == "empty" else name)(shape, dtype, order=order))
     tensor = make(probe.shape, probe.dtype, layout_on(device, probe.shape, probe.dtype))
     return for_program(tensor) if device is None else tensor
 
@@ -84,7 +84,7 @@ def _creator(name: str, text: str) -> Callable[..., Array | DTensor]:
         if target is None and (type(shape) is int or type(shape) is tuple):
             size = shape if isinstance(shape, int) else prod(shape)
             if size < _SMALL_SIZE and (small_array := create_array(shape, dtype, order)).nbytes < WHOLE_BELOW:
-                return small(small_array)
+                return from_small(small_array)
         return _filled(name, shape, dtype, target, order)
 
     create.__name__, create.__doc__ = name, text
@@ -215,7 +215,7 @@ def array(
         data = untyped_np.array(
             object, dtype, order="C" if order != "F" else order, **({"ndmax": ndmax} if ndmax else {})
         )
-        result = of_data(data, layout)
+        result = from_data(data, layout)
     return result[(None,) * (ndmin - result.ndim)] if result.ndim < ndmin else result
 
 
@@ -249,7 +249,7 @@ def asarray(
         return data
     if copy is False and (target is not None or data.nbytes >= WHOLE_BELOW):
         raise ValueError(f"asarray: a tensor does not share memory with a {type(a).__name__}; copy=False cannot be")
-    return of_data(data, target)
+    return from_data(data, target)
 
 
 _target = refusable(layout_moved_to)  # its error may be on one rank only, while others move the tensor
@@ -296,7 +296,7 @@ def _program_result(x: object, result: Array, device: Device | None) -> Array | 
     is_plain = type(result) is np.ndarray or (type(result) is WholeArray and result is not x)
     if device is None and not is_plain:
         return result
-    return of_data(np.asarray(result), device)
+    return from_data(np.asarray(result), device)
 
 
 def _converter(name: str) -> Callable[..., Array | DTensor]:
@@ -357,11 +357,11 @@ def arange(
     """Return the numbers from *start* up to *stop*, *step* apart, with the same bits as NumPy."""
     target = device if layout is None else layout
     if stop is step is start is target is None and type(start_or_stop) is int and start_or_stop <= _SMALL_SIZE:
-        return small(untyped_np.arange(start_or_stop, dtype=dtype))
+        return from_small(untyped_np.arange(start_or_stop, dtype=dtype))
     start_arg = start_or_stop if start is None else start
     if (start is None and start_arg is None) or (stop is None and start is not None):  # NumPy's errors
         arguments = {"start": start, "stop": stop, "step": step, "dtype": dtype}
-        return of_array(
+        return from_equal(
             untyped_np.arange(**{key: value for key, value in arguments.items() if value is not None}), target
         )
     begin, end = map(_as_number, (0, start_arg) if stop is None else (start_arg, stop))
@@ -369,7 +369,7 @@ def arange(
     count = _step_count(begin, end, stride)
     if count * 8 < WHOLE_BELOW or (dtype is not None and np.dtype(dtype).kind not in "iuf"):
         limits = (end,) if stop is step is None else (begin, end) if step is None else (begin, end, stride)
-        return of_array(untyped_np.arange(*limits, dtype=dtype), target)
+        return from_equal(untyped_np.arange(*limits, dtype=dtype), target)
     # As in NumPy, the first two numbers are exact, and the others are extrapolated from them.
     out_dtype = np.dtype(dtype) if dtype is not None else np.asarray([begin, end, stride]).dtype
     seeds, wide_dtype = (
@@ -418,7 +418,7 @@ def _by_each_rank(name: str) -> Callable[..., Value]:
         kwargs.pop("like", None)
         if name == "frombuffer":
             refuse_as_buffer("numpy.frombuffer", args)
-        return as_tensors(function(*args, **kwargs), layout, of_data if name in _DATA_FUNCTIONS else of_array)
+        return as_tensors(function(*args, **kwargs), layout, from_data if name in _DATA_FUNCTIONS else from_equal)
 
     create.__doc__ = (
         f"Return what numpy.{name} returns, as tensors. Each rank makes all of it, unless it takes tensors."
@@ -426,7 +426,7 @@ def _by_each_rank(name: str) -> Callable[..., Value]:
     return register(create)
 
 
-def as_tensors(result: Value, device: Device | None = None, make: Callable[..., object] = of_array) -> Value:
+def as_tensors(result: Value, device: Device | None = None, make: Callable[..., object] = from_equal) -> Value:
     """Return a result of NumPy with its arrays converted to tensors by *make*, also in tuples and lists."""
     if type(result) is np.ndarray or (type(result) is WholeArray and device is not None):
         return make(result, device)
@@ -497,7 +497,7 @@ def eye(
         return np.eye(*lengths, k=k + rows.start - columns.start, dtype=out_dtype)
 
     if out_dtype.hasobject or prod(shape) * out_dtype.itemsize < WHOLE_BELOW:
-        return of_array(untyped_np.eye(*shape, k, out_dtype), target)
+        return from_equal(untyped_np.eye(*shape, k, out_dtype), target)
     return create_by_blocks(shape, out_dtype, target, block)
 
 

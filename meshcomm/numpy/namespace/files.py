@@ -18,7 +18,7 @@ from meshcomm.core._tracing import Value
 from meshcomm.core._tuning import WHOLE_ARRAY
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.ranks.meshes import mesh_of_program
-from meshcomm.numpy.namespace.making import create_by_blocks, of_array
+from meshcomm.numpy.namespace.making import create_by_blocks, from_equal
 from meshcomm.numpy.namespace.rule import WHOLE_BELOW
 
 File: TypeAlias = str | os.PathLike[str] | BinaryIO
@@ -108,7 +108,7 @@ def load(file: File, mmap_mode: str | None = None, **options: Value) -> Value:
             content.shape, content.dtype, None, lambda slices: np.array(content[slices], order="C")
         )
     if isinstance(content, np.ndarray):
-        return of_array(content)
+        return from_equal(content)
     return ZippedArrays(content) if isinstance(content, np.lib.npyio.NpzFile) else content
 
 
@@ -120,7 +120,7 @@ class ZippedArrays(Mapping[str, object]):
 
     def __getitem__(self, key: str) -> Value:
         member = self._file[key]
-        return of_array(member) if isinstance(member, np.ndarray) else member
+        return from_equal(member) if isinstance(member, np.ndarray) else member
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.files)

@@ -10,7 +10,7 @@ from meshcomm.core._tracing import Value
 from meshcomm.core._tuning import WHOLE_ARRAY
 from meshcomm.core._types import Array
 from meshcomm.core.arrays.dtensor import DTensor
-from meshcomm.numpy.namespace.making import of_array
+from meshcomm.numpy.namespace.making import from_equal
 
 _Pairs: TypeAlias = list[tuple[DTensor, Array]]
 
@@ -60,7 +60,7 @@ def _program_value(result: Value, pairs: _Pairs) -> Value:
                 return tensor
         if result.base is not None and any(np.may_share_memory(result, array) for _, array in pairs):
             raise CannotGather
-        return of_array(result)
+        return from_equal(result)
     if isinstance(result, tuple | list):
         results = (_program_value(item, pairs) for item in result)
         return type(result)(*results) if hasattr(result, "_fields") else type(result)(results)

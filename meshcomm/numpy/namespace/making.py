@@ -1,6 +1,6 @@
 """New arrays of a program, by the rule of creation: NumPy arrays if each rank has all elements, else tensors.
 
-`has_arrays` and `for_program` decide which. In a script, each array that is whole on all ranks is a NumPy array. In
+`becomes_array` and `for_program` decide which. In a script, each array that is whole on all ranks is a NumPy array. In
 other programs only small arrays are NumPy arrays, on any number of ranks.
 """
 
@@ -28,9 +28,9 @@ from meshcomm.numpy.namespace.rule import WHOLE_BELOW, layout_for
 from meshcomm.numpy.namespace.small_arrays import ReplicatedMaker, small_arrays, small_arrays_on
 
 
-def _program_array(arrays: ReplicatedMaker, array: Array) -> Array | DTensor:
+def _program_array(maker: ReplicatedMaker, array: Array) -> Array | DTensor:
     """Return the array that the program gets for an array on all ranks; a tensor if the mesh lacks some ranks."""
-    return whole_array(array) if arrays.everyone else arrays.make(array)
+    return whole_array(array) if maker.everyone else maker.make(array)
 
 
 def whole_array(array: Array) -> Array:
@@ -39,11 +39,11 @@ def whole_array(array: Array) -> Array:
 
 
 def in_script() -> bool:
-    """Return whether the program is a script of NumPy, whose libraries draw NumPy's random numbers."""
+    """Return whether the program is a script of NumPy."""
     return is_scripted()
 
 
-def small(array: Array) -> Array | DTensor:
+def from_small(array: Array) -> Array | DTensor:
     """Return the array or tensor that the program gets for a small array on all ranks."""
     if is_alone():
         return array
@@ -52,12 +52,12 @@ def small(array: Array) -> Array | DTensor:
     return _program_array(small_arrays(), array)
 
 
-def is_on_all_ranks() -> bool:
+def new_arrays_are_on_all_ranks() -> bool:
     """Return whether new arrays are on all ranks, so that small ones are NumPy arrays."""
     return is_alone() or get_default_mesh() is None or small_arrays().everyone
 
 
-def has_arrays(tensor: DTensor) -> bool:
+def becomes_array(tensor: DTensor) -> bool:
     """Return whether the program gets a NumPy array for a new tensor, because it is whole on all ranks."""
     if not tensor.layout.is_fully_replicated() or tensor.mesh.size != tensor.mesh.world.size:
         return False
@@ -66,62 +66,65 @@ def has_arrays(tensor: DTensor) -> bool:
 
 @_hooks.provides("whole")
 def for_program(tensor: DTensor) -> Array | DTensor:
-    """Return the array or tensor that the program gets for a new tensor; in a script also for the result of any call.
+    """Return the array or tensor that the program gets for a new tensor.
+
+    In a script, the results of all calls pass through here, too.
 
     A view whose elements had to move stays a tensor, which knows where they are in its base.
     """
     is_read_only = tensor._view is not None and not tensor._view.writeable
-    if is_read_only or is_moved(tensor) or not tensor._has_block or not has_arrays(tensor):
+    if is_read_only or is_moved(tensor) or not tensor._has_block or not becomes_array(tensor):
         return tensor
     return whole_array(tensor._block)
 
 
-def of_array(array: Array, device: Device | None = None) -> Array | DTensor:
-    """Return an array that all ranks have as a tensor, which may take its memory, or as a small array.
+def from_equal(array: Array, device: Device | None = None) -> Array | DTensor:
+    """Return a tensor, or a small array, of an array that is equal on all ranks. A tensor may share its memory.
 
-    An array of objects stays an array, as tensors have no objects.
+    *device* is a layout, a mesh or another device; None stands for the rule of creation. An array of objects stays an
+    array, as tensors have no objects.
     """
     if device is None:
         if array.dtype.hasobject:
             return whole_array(array)
         if array.nbytes < WHOLE_BELOW:
-            return small(array)
+            return from_small(array)
     tensor = create.distribute(np.asarray(array), layout_on(device, array.shape, array.dtype))
     return for_program(tensor) if device is None else tensor
 
 
-def of_data(array: Array, device: Device | None = None) -> Array | DTensor:
-    """Return an array as `of_array` does, and note the elements of a tensor: the next collective call compares them.
+def from_data(array: Array, device: Device | None = None) -> Array | DTensor:
+    """Return the same as `from_equal`, and note elements of a tensor: the next collective call compares them.
 
-    That call raises ``CollectiveMismatch`` if the ranks passed different arrays. Results that stay arrays are noted
-    later, in a call with tensors.
+    That call raises ``CollectiveMismatch`` if the ranks passed different arrays. A result that is a NumPy array is
+    compared when a call takes it together with a tensor.
     """
     if device is None and array.nbytes < WHOLE_BELOW and not array.dtype.hasobject:
-        return small(array)
-    result = of_array(array, device)
+        return from_small(array)
+    result = from_equal(array, device)
     if isinstance(result, DTensor):
         note(array, result.mesh)
     return result
 
 
 def create_by_blocks(
-    shape: ShapeLike, dtype: DTypeLike, device: Device | None, block: Callable[[tuple[slice, ...]], Array]
+    shape: ShapeLike, dtype: DTypeLike, device: Device | None, compute_block: Callable[[tuple[slice, ...]], Array]
 ) -> Array | DTensor:
-    """Return the tensor whose block each rank computes by *block*.
+    """Return the tensor whose block each rank computes by *compute_block*.
 
     Parameters
     ----------
     shape, dtype: shape and dtype of the global array
     device: layout, mesh or other device of the tensor; by default that of the rule of creation
-    block: function of the slices of the global array that a rank holds, which returns its block
+    compute_block: function of the slices of the global array that a rank holds, which returns its block
     """
     lengths, out_dtype = as_shape(shape), np.dtype(dtype)
-    tensor = create.from_callback(lengths, out_dtype, layout_on(device, lengths, out_dtype), block)
+    tensor = create.from_callback(lengths, out_dtype, layout_on(device, lengths, out_dtype), compute_block)
     return for_program(tensor) if device is None else tensor
 
 
-def _cut_result(ufunc: np.ufunc, a: Array, b: Array) -> object:
-    """Return a ufunc of two arrays of a script, each rank computing a block; None if the result is not to be cut."""
+def _ufunc_by_blocks(ufunc: np.ufunc, a: Array, b: Array) -> object:
+    """Return the result of a ufunc on two arrays of a script, by blocks; None if the result is not to be cut."""
     mesh = mesh_of_program()
     try:
         dtype = ufunc.resolve_dtypes((a.dtype, b.dtype, None))[-1]
@@ -143,4 +146,4 @@ def _taken_item(array: Array, index: object) -> object:
     return small_arrays_on(mesh).make(array)[index]
 
 
-set_kind(WholeArray, _cut_result, of_array, _taken_item)
+set_kind(WholeArray, _ufunc_by_blocks, from_equal, _taken_item)

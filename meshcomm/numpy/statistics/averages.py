@@ -7,7 +7,7 @@ from meshcomm.blocks.align import agree_on_plain, tensors_of
 from meshcomm.blocks.rules import aligned_axes, mesh_of
 from meshcomm.blocks.tensor_numpy import tensor_np
 from meshcomm.core._arguments import as_array, normalised_axes
-from meshcomm.core._callers import unstopped
+from meshcomm.core._callers import not_raising_float_errors
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Axis
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
@@ -66,7 +66,7 @@ def average(
     is_zero = weight_sum == 0  # in a script a number, if there is only one element
     if any(is_zero)._block if isinstance(is_zero, DTensor) else is_zero:
         raise ZeroDivisionError("numpy.average: weights add up to zero, so there is no average")
-    with unstopped():
+    with not_raising_float_errors():
         products = tensor_np.multiply(tensor, weights_tensor, dtype=product_dtype)
     result = sum_over(products, axis, None, keepdims) / weight_sum
     return (result, tensor_np.broadcast_to(weight_sum, result.shape).copy()) if returned else result

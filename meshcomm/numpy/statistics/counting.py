@@ -15,7 +15,7 @@ from meshcomm.blocks.rules import Operand, mesh_of
 from meshcomm.blocks.small import allgather_array
 from meshcomm.blocks.whole import whole_along
 from meshcomm.core._arguments import as_array, as_integer
-from meshcomm.core._callers import unstopped
+from meshcomm.core._callers import not_raising_float_errors
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array
 from meshcomm.core.arrays.create import distribute
@@ -59,7 +59,7 @@ def bincount(x: DTensor | ArrayLike, /, weights: DTensor | ArrayLike | None = No
     ).dtype  # NumPy's errors
     weights_tensor = None if agreed_weights is None else weights_like(name, tensor, agreed_weights)
     refuse_outside(name, tensor.mesh, "the largest element")
-    with unstopped():
+    with not_raising_float_errors():
         counts, failure = _block_counts(
             tensor._block, None if weights_tensor is None else weights_tensor._block, min_length
         )
@@ -203,7 +203,7 @@ def _point_histogram(
     weights_tensor = None if unwrapped_weights is None else weights_like(name, prototype, agreed_operands[-1])
 
     def count_block(block: Array, block_weights: Array | None = None) -> Array:
-        with unstopped():
+        with not_raising_float_errors():
             return np.ascontiguousarray(np.histogramdd(block, edges, limits, weights=block_weights)[0])
 
     block_counts = on_blocks(count_block, points, *(() if weights_tensor is None else (weights_tensor,)))

@@ -22,7 +22,7 @@ from meshcomm.blocks.small import allgather_array
 from meshcomm.blocks.tensor_numpy import TensorOrArray, tensor_np
 from meshcomm.blocks.whole import is_one_line, of_whole_blocks, whole_along
 from meshcomm.core._arguments import normalised_axes, quote
-from meshcomm.core._callers import naming_callers
+from meshcomm.core._callers import warning_at_program
 from meshcomm.core._types import Array, Axis, DType, Shape
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.core.layouts.layout import Axes, Layout
@@ -103,7 +103,7 @@ def nanmedian(
     a: DTensor, axis: Axis = None, out: object = None, overwrite_input: bool = False, keepdims: object = False
 ) -> DTensor:
     """Return the median over *axis* of the elements that are not NaN, as numpy.nanmedian. Otherwise as `median`."""
-    statistic = _Statistic("nanmedian", naming_callers(np.nanmedian), _median_of_line, True)
+    statistic = _Statistic("nanmedian", warning_at_program(np.nanmedian), _median_of_line, True)
     result = _statistic_over(statistic, a, axis, bool(keepdims))
     return with_out("numpy.nanmedian", out, result)
 
@@ -112,7 +112,7 @@ def nanmedian(
 def _quantile_function(function: Callable[..., ArrayLike]) -> Callable[..., DTensor]:
     """Return *function*, NumPy's quantile, percentile, nanquantile or nanpercentile, for tensors."""
     name: str = function.__name__
-    numpy_function = naming_callers(function) if name.startswith("nan") else function
+    numpy_function = warning_at_program(function) if name.startswith("nan") else function
 
     def computed(
         a: DTensor,

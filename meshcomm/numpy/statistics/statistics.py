@@ -16,7 +16,7 @@ from meshcomm.blocks.reduce import Merge, Reduction, axis_argument, reduced
 from meshcomm.blocks.rules import result_dtype
 from meshcomm.blocks.tensor_numpy import tensor_np
 from meshcomm.core._arguments import as_dtype, quote, reduced_axes
-from meshcomm.core._callers import naming_callers, warn
+from meshcomm.core._callers import warn, warning_at_program
 from meshcomm.core._types import Array, Axis, DType
 from meshcomm.core.arrays._recipes import Call
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
@@ -212,7 +212,7 @@ def _variance_or_std(
     reduction = Reduction(
         name,
         axes,
-        partial(naming_callers(function) if skip_nan else function, axis=numpy_axis, dtype=dtype, ddof=ddof),
+        partial(warning_at_program(function) if skip_nan else function, axis=numpy_axis, dtype=dtype, ddof=ddof),
         compute_share,
         merged_moments,
         out_dtype,
@@ -369,7 +369,7 @@ def nanmean(a: DTensor, axis: Axis = None, dtype: DTypeLike | None = None, *, ke
     reduction = Reduction(
         "nanmean",
         axes,
-        lambda block: naming_callers(np.nanmean)(block, axis=numpy_axis, dtype=dtype),
+        lambda block: warning_at_program(np.nanmean)(block, axis=numpy_axis, dtype=dtype),
         compute_share,
         MERGE_TOTALS,
         out_dtype,
@@ -401,7 +401,7 @@ def _extreme_function(function: Callable[..., object], ufunc: np.ufunc) -> Calla
         reduction = Reduction(
             name,
             axes,
-            lambda block: naming_callers(function)(block, axis=numpy_axis),
+            lambda block: warning_at_program(function)(block, axis=numpy_axis),
             lambda block: ufunc.reduce(block, axis=numpy_axis),
             lambda rows: np.asarray(ufunc.reduce(rows, axis=0)),
             result_dtype(function, [tensor.dtype], tensor.ndim),

@@ -173,7 +173,7 @@ def hold_back() -> None:
             if is_shown:
                 _copy(buffer, stream)
 
-    abort.let_show(stderr, show)
+    abort.set_output(stderr, show)
 
 
 def _copy(buffer: TextIO, stream: TextIO) -> None:

@@ -45,7 +45,7 @@ def cell_error(error: BaseException, lines: list[str]) -> CellError:
 
 
 def stopped_error(error: CellError, name: str, text: str) -> CellError:
-    """Return the *error* of a rank that was stopped because of an error of this *name*."""
+    """Return *error*, of a rank that was stopped, with the *name* and *text* of the error for which it was stopped."""
     last_line = f"{name}: {text}".removesuffix(": ")
     lines = error["traceback"]
     if lines and lines[-1].startswith("KeyboardInterrupt"):  # by which the rank was stopped
@@ -76,26 +76,26 @@ def show_outcomes(outcomes: Sequence[Outcome]) -> CellError | None:
     for rank, outcome in enumerate(outcomes):
         if rank and outcome.get("show"):
             sys.stdout.write(f"rank {rank}:\n{outcome['output']}")
-    _show_facts(outcomes)
+    _show_mesh_rows(outcomes)
     shown_warnings = outcomes[0]["warnings"]
     sys.stderr.writelines(
         dict.fromkeys(text for outcome in outcomes for text in outcome["warnings"] if text not in shown_warnings)
     )
     sys.stderr.flush()
     all_errors = {rank: outcome["error"] for rank, outcome in enumerate(outcomes) if "error" in outcome}
-    errors = {rank: error for rank, error in all_errors.items() if error["name"]}
-    groups = list(ranks_by_value(errors, [error["key"] for error in errors.values()]).values())
+    own_errors = {rank: error for rank, error in all_errors.items() if error["name"]}
+    groups = list(ranks_by_value(own_errors, [error["key"] for error in own_errors.values()]).values())
     if not groups or len(groups[0]) == len(outcomes):
-        return errors.get(0)
+        return own_errors.get(0)
     lines: list[str] = []
     for ranks in groups:
-        error, outcome = errors[ranks[0]], outcomes[ranks[0]]
+        error, outcome = own_errors[ranks[0]], outcomes[ranks[0]]
         if ranks[0] and outcome["output"] and not outcome.get("show"):
             sys.stdout.write(f"rank {ranks[0]} has printed:\n{outcome['output']}")
         error_line = [f"{error['name']}: {error['text']}"]
         lines += [f"{_ranks_text(ranks)} of {len(outcomes)}:", *(error["traceback"] or error_line)]
     sys.stdout.flush()
-    first_error = errors[groups[0][0]]
+    first_error = own_errors[groups[0][0]]
     return {**first_error, "text": f"{first_error['text']} (on {_ranks_text(groups[0])})", "traceback": lines}
 
 
@@ -103,7 +103,7 @@ def _ranks_text(ranks: Sequence[int]) -> str:
     return f"rank{'s' * (len(ranks) > 1)} {spans(ranks)}"
 
 
-def _show_facts(outcomes: Sequence[Outcome]) -> None:
+def _show_mesh_rows(outcomes: Sequence[Outcome]) -> None:
     rows = [["rank", "host", "process", "memory"], *(outcome["facts"] for outcome in outcomes if "facts" in outcome)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows if len(rows) > 1 else ():

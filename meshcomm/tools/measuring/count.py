@@ -78,7 +78,7 @@ class Count(Listener):
             tally.calls += 1
             tally.seconds += (span.ended - span.began) / 1e9
 
-    def on_exchange(self, operation: str, way: str, interval: tuple[int, int], traffic: Traffic) -> None:
+    def on_exchange(self, operation: str, transport: str, interval: tuple[int, int], traffic: Traffic) -> None:
         tally = self._tally(operation)
         tally.traffic = tally.traffic.plus(traffic)
 

@@ -38,9 +38,9 @@ class _Event(NamedTuple):
     name: str
     interval: Interval
     thread: int
-    text: str = ""
+    call_text: str = ""
     traffic: Traffic | None = None
-    dependencies: Waits = NOBODY
+    waits: Waits = NOBODY
 
 
 class Events(Listener):
@@ -69,14 +69,16 @@ class Events(Listener):
 
     def on_call_end(self, span: Span) -> None:
         self._add(
-            _Event("call", span.operation, (span.began, span.ended), threading.get_ident(), span.text, span.traffic)
+            _Event(
+                "call", span.operation, (span.began, span.ended), threading.get_ident(), span.call_text, span.traffic
+            )
         )
 
-    def on_exchange(self, operation: str, way: str, interval: Interval, traffic: Traffic) -> None:
-        self._add(_Event("exchange", f"exchange: {way}", interval, threading.get_ident(), "", traffic))
+    def on_exchange(self, operation: str, transport: str, interval: Interval, traffic: Traffic) -> None:
+        self._add(_Event("exchange", f"exchange: {transport}", interval, threading.get_ident(), "", traffic))
 
-    def on_interval(self, kind: str, name: str, interval: Interval, dependencies: Waits) -> None:
-        self._add(_Event(kind, name, interval, threading.get_ident(), dependencies=dependencies))
+    def on_interval(self, kind: str, activity: str, interval: Interval, waits: Waits) -> None:
+        self._add(_Event(kind, activity, interval, threading.get_ident(), waits=waits))
 
     def on_start(self, sequence_numbers: dict[str, int]) -> None:
         self._initial_numbers = sequence_numbers
@@ -103,11 +105,11 @@ class Events(Listener):
         ]
         for began, ended, event in sorted(timed_events, key=lambda entry: (entry[0], -entry[1])):
             args: JsonObject = {}
-            if event.text:
-                args["call"] = event.text
+            if event.call_text:
+                args["call"] = event.call_text
             if event.traffic is not None:
                 args |= {f"{name} received": number for name, number in event.traffic._asdict().items()}
-            args |= self._dependencies(event.dependencies)
+            args |= self._wait_arguments(event.waits)
             yield json.dumps(
                 {
                     "name": event.name,
@@ -121,17 +123,13 @@ class Events(Listener):
                 }
             )
 
-    def _dependencies(self, dependencies: Waits) -> JsonObject:
+    def _wait_arguments(self, waits: Waits) -> JsonObject:
         """Return the arguments of a span from which a comparison of the ranks finds for whom this rank waited."""
         args: JsonObject = {}
-        if dependencies.arrivals:
-            args[ARRIVES] = [
-                [arrival.stream, self._number(arrival), arrival.position] for arrival in dependencies.arrivals
-            ]
-        if dependencies.needed:
-            args[NEEDS] = [
-                [need.stream, self._number(need), _rank_ranges(need.positions)] for need in dependencies.needed
-            ]
+        if waits.arrivals:
+            args[ARRIVES] = [[arrival.stream, self._number(arrival), arrival.position] for arrival in waits.arrivals]
+        if waits.needed:
+            args[NEEDS] = [[need.stream, self._number(need), _rank_ranges(need.positions)] for need in waits.needed]
         return args
 
     def _number(self, operation: Arrival | NeededArrivals) -> int:
@@ -140,7 +138,7 @@ class Events(Listener):
     def arrivals(self, begin: int, to_common_clock: ToCommonClock) -> Iterator[tuple[Arrival, int]]:
         """Yield each arrival that others may wait for, with its time in nanoseconds after *begin*."""
         for event in list(self._events):
-            for arrival in event.dependencies.arrivals:
+            for arrival in event.waits.arrivals:
                 yield arrival._replace(number=self._number(arrival)), to_common_clock(event.interval[0]) - begin
 
     def _metadata(self, rank: int, host: str) -> Iterator[TraceEvent]:
