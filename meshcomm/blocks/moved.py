@@ -1,4 +1,4 @@
-"""Views whose elements had to move: copies that follow writes to their base, and write their own changes back to it.
+"""Views of elements that other ranks hold: copies. Writes to the base refresh them; their changes go to the base.
 
 A NumPy view is the byte offset of its first element, and a stride for each axis. These alone give the position of its
 elements in the array that owns the memory, its *base*. So a view of a view has the same base, and a loop that reverses
@@ -25,12 +25,12 @@ from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.memory.copies import contiguous
 
 
-def moved_from(
+def moved_view(
     tensor: DTensor,
     elements: DTensor,
     abstract_view: Array,
     fetch: Callable[[DTensor], DTensor] | None = None,
-    send: Callable[[DTensor, DTensor], object] | None = None,
+    write_to_base: Callable[[DTensor, DTensor], object] | None = None,
 ) -> DTensor:
     """Return a view of *tensor* whose elements had to move.
 
@@ -39,29 +39,32 @@ def moved_from(
     tensor: tensor that the view is of
     elements: tensor of the moved elements
     abstract_view: the `abstract_array` of NumPy's view
-    fetch: function from *tensor* to the elements; by default the strides of *abstract_view* find them. Collective
-    send: function that writes the elements of the view, its second argument, to *tensor*. Collective
+    fetch: function that takes *tensor* and returns the elements; by default, they are found in the base by the
+        strides of *abstract_view*. Collective
+    write_to_base: function that writes the elements of the view, its second argument, to *tensor*. Collective
     """
-    # So that it can be reshaped as NumPy's can.
-    local = None if not elements._has_block else contiguous(elements._block)
+    # A contiguous block can be reshaped as NumPy's can.
+    block = None if not elements._has_block else contiguous(elements._block)
     begin = _view_begin(tensor) + offset_of(abstract_view, tensor)
     base = tensor
     if fetch is None:
         base = _base_of(tensor)
         region = _ViewRegion(begin - _view_begin(base), abstract_view.shape, abstract_view.strides, elements.layout)
-        fetch, send = region.fetch, region.send
+        fetch, write_to_base = region.fetch, region.write_to_base
     low_address, high_address = np.lib.array_utils.byte_bounds(abstract_view)
-    first_byte, size = begin - (abstract_view.ctypes.data - low_address), high_address - low_address
+    low_byte, byte_extent = begin - (abstract_view.ctypes.data - low_address), high_address - low_address
     source = (
-        Source(base, first_byte, first_byte + size, fetch, partial(_write_back, send)) if abstract_view.size else None
+        Source(base, low_byte, low_byte + byte_extent, fetch, partial(_write_back, write_to_base))
+        if abstract_view.size
+        else None
     )
-    view = View[DTensor](None, abstract_view.strides, abstract_view.flags.writeable, begin)
+    view_record = View[DTensor](None, abstract_view.strides, abstract_view.flags.writeable, begin)
     return DTensor(
-        marked_read_only(local, abstract_view.flags.writeable),
+        marked_read_only(block, abstract_view.flags.writeable),
         elements.layout,
         elements.shape,
         elements.dtype,
-        view,
+        view_record,
         Storage(source),
     )
 
@@ -69,9 +72,9 @@ def moved_from(
 def refreshed_by(fetch: Callable[[DTensor], DTensor], tensor: DTensor, elements: DTensor) -> DTensor:
     """Return *elements*, a copy of elements of *tensor*, as a tensor that *fetch* updates when *tensor* is written."""
     low_byte, high_byte = bounds_of(tensor)
-    view = View[DTensor](None, strides_of(elements), False, _view_begin(tensor))
+    view_record = View[DTensor](None, strides_of(elements), False, _view_begin(tensor))
     storage = Storage(Source(tensor, low_byte, high_byte, fetch, None))
-    return DTensor(elements._block, elements.layout, elements.shape, elements.dtype, view, storage)
+    return DTensor(elements._block, elements.layout, elements.shape, elements.dtype, view_record, storage)
 
 
 def is_moved(tensor: DTensor) -> bool:
@@ -92,20 +95,21 @@ def is_same_view(view: DTensor, tensor: DTensor, abstract_view: Array) -> bool:
     )
 
 
-def _write_back(send: Callable[[DTensor, DTensor], object] | None, base: DTensor, view: DTensor) -> None:
-    """Write the elements of *view* to *base*, from a tensor that is not a view of it."""
-    assert send is not None
-    send(base, DTensor(view._block, view.layout, view.shape, view.dtype))
+def _write_back(write_to_base: Callable[[DTensor, DTensor], object] | None, base: DTensor, view: DTensor) -> None:
+    """Write the elements of *view* to *base*: *write_to_base* gets a tensor of the same block that is not a view."""
+    assert write_to_base is not None
+    write_to_base(base, DTensor(view._block, view.layout, view.shape, view.dtype))
 
 
 def _view_begin(tensor: DTensor) -> int:
+    """Return the byte offset of the first element of *tensor* in NumPy's global array of its base."""
     return 0 if tensor._view is None else tensor._view.begin
 
 
 def _base_of(tensor: DTensor) -> DTensor:
     """Return the base (in NumPy's sense) for a view of *tensor*; *tensor* itself if the base has another dtype."""
-    source, view = tensor._storage.source, tensor._view
-    base = tensor if view is None or view.root is None else view.root
+    source, view_record = tensor._storage.source, tensor._view
+    base = tensor if view_record is None or view_record.root is None else view_record.root
     if source is not None:
         base = source.base
     return base if base.dtype == tensor.dtype else tensor
@@ -128,10 +132,10 @@ class _ViewRegion(NamedTuple):
 
     def fetch(self, base: DTensor) -> DTensor:
         """Return the elements, in the layout of the view. Collective over the mesh."""
-        view = self._view_in(base)
-        return relaid(view.elements(), self.layout.axes, "a view", self.layout.mesh)
+        selection = self._view_in(base)
+        return relaid(selection.elements(), self.layout.axes, "a view", self.layout.mesh)
 
-    def send(self, base: DTensor, values: DTensor) -> None:
+    def write_to_base(self, base: DTensor, values: DTensor) -> None:
         """Write *values* to *base*. Collective over the mesh."""
         self._view_in(base).put(values)
 
@@ -150,59 +154,63 @@ class _SliceView(NamedTuple):
     ----------
     base: the tensor
     items: index into *base*
-    order: order of the view's axes in the base
-    new_axes: index that inserts axes of length 1
+    axes_in_base_order: the view's axes longer than 1, in the order that they have in the base
+    expanding_index: index that inserts axes of length 1
     shape: shape of the view
     """
 
     base: DTensor
     items: tuple[int | slice | EllipsisType, ...]
-    order: tuple[int, ...]
-    new_axes: tuple[slice | None, ...]
+    axes_in_base_order: tuple[int, ...]
+    expanding_index: tuple[slice | None, ...]
     shape: Shape
 
     @classmethod
     def from_region(cls, base: DTensor, region: _ViewRegion) -> "_SliceView | None":
-        steps = strides_of(base)
-        starts = _index_at(region.begin, base.shape, steps)
+        base_strides = strides_of(base)
+        starts = _index_at(region.begin, base.shape, base_strides)
         if starts is None:
             return None
         items: list[int | slice] = [int(start) for start in starts]
-        axes_by_stride = sorted((k for k, n in enumerate(base.shape) if n > 1), key=lambda k: -abs(steps[k]))
-        axes = list[int]()
+        axes_by_stride = sorted((k for k, n in enumerate(base.shape) if n > 1), key=lambda k: -abs(base_strides[k]))
+        base_axes = list[int]()
         for n, stride in zip(region.shape, region.strides, strict=True):
             if n == 1 or not stride:
                 continue
-            options = (k for k in axes_by_stride if steps[k] and not stride % steps[k] and k not in axes)
-            axis = next((k for k in options if 0 <= starts[k] + (n - 1) * (stride // steps[k]) < base.shape[k]), None)
+            candidates = (
+                k for k in axes_by_stride if base_strides[k] and not stride % base_strides[k] and k not in base_axes
+            )
+            axis = next(
+                (k for k in candidates if 0 <= starts[k] + (n - 1) * (stride // base_strides[k]) < base.shape[k]), None
+            )
             if axis is None:
                 return None
-            step, start = stride // steps[axis], int(starts[axis])
+            step, start = stride // base_strides[axis], int(starts[axis])
             stop = start + n * step
             items[axis] = slice(start, None if stop < 0 else stop, step)
-            axes.append(axis)
-        order = tuple(sorted(range(len(axes)), key=axes.__getitem__))
+            base_axes.append(axis)
+        axes_in_base_order = tuple(sorted(range(len(base_axes)), key=base_axes.__getitem__))
         pairs = zip(region.shape, region.strides, strict=True)
-        new_axes = tuple(None if n == 1 or not stride else slice(None) for n, stride in pairs)
-        return cls(base, (*items, ...), order, new_axes, region.shape)
+        expanding_index = tuple(None if n == 1 or not stride else slice(None) for n, stride in pairs)
+        return cls(base, (*items, ...), axes_in_base_order, expanding_index, region.shape)
 
     def elements(self) -> DTensor:
         """Return the elements, in the shape of the view."""
-        transposed = np.transpose(self.base[self.items], np.argsort(self.order).tolist())
-        elements = transposed[(*self.new_axes, ...)]
+        transposed = np.transpose(self.base[self.items], np.argsort(self.axes_in_base_order).tolist())
+        elements = transposed[(*self.expanding_index, ...)]
         return _as_tensor(elements if elements.shape == self.shape else np.broadcast_to(elements, self.shape))
 
     def put(self, values: DTensor) -> None:
         """Write *values*, which have the shape of the view."""
-        lengths = tuple(n for n in values.shape if n > 1)
-        self.base[self.items] = np.transpose(values.reshape(lengths), self.order)
+        long_lengths = tuple(n for n in values.shape if n > 1)
+        self.base[self.items] = np.transpose(values.reshape(long_lengths), self.axes_in_base_order)
 
 
 class _FlatView(NamedTuple):
     """Equally spaced elements of a base in C order: a slice of the flattened base."""
 
     base: DTensor
-    items: slice
+    flat_slice: slice
     shape: Shape
 
     @classmethod
@@ -210,11 +218,11 @@ class _FlatView(NamedTuple):
         size, itemsize = prod(region.shape), base.dtype.itemsize
         if region.begin % itemsize or not abstract_array(base).flags.c_contiguous:
             return None
-        step = itemsize
+        expected_stride = itemsize
         for n, stride in zip(reversed(region.shape), reversed(region.strides), strict=True):
-            if n != 1 and stride != step:
+            if n != 1 and stride != expected_stride:
                 break
-            step *= n
+            expected_stride *= n
         else:
             return cls(base, slice(region.begin // itemsize, region.begin // itemsize + size), region.shape)
         if len(region.shape) != 1 or region.strides[0] % itemsize:
@@ -225,16 +233,16 @@ class _FlatView(NamedTuple):
 
     def elements(self) -> DTensor:
         """Return the elements, in the shape of the view."""
-        if self.items == slice(0, self.base.size):
+        if self.flat_slice == slice(0, self.base.size):
             return _as_tensor(self.base.reshape(self.shape))
-        return _as_tensor(self.base.reshape(-1)[self.items].reshape(self.shape))
+        return _as_tensor(self.base.reshape(-1)[self.flat_slice].reshape(self.shape))
 
     def put(self, values: DTensor) -> None:
         """Write *values*, which have the shape of the view."""
-        if self.items == slice(0, self.base.size):
+        if self.flat_slice == slice(0, self.base.size):
             self.base[...] = values.reshape(self.base.shape)
         else:
-            self.base.reshape(-1)[self.items] = values.reshape(-1)
+            self.base.reshape(-1)[self.flat_slice] = values.reshape(-1)
 
 
 class _ListedView(NamedTuple):
@@ -245,20 +253,20 @@ class _ListedView(NamedTuple):
 
     @classmethod
     def from_region(cls, base: DTensor, region: _ViewRegion) -> "_ListedView":
-        steps = strides_of(base)
+        base_strides = strides_of(base)
 
         def indices_of_axis(axis: int) -> Callable[[tuple[slice, ...]], Array]:
-            def block(slices: tuple[slice, ...]) -> Array:
+            def index_block(slices: tuple[slice, ...]) -> Array:
                 terms = [
                     np.arange(n)[axis_slice] * s
                     for n, axis_slice, s in zip(region.shape, slices, region.strides, strict=True)
                 ]
                 offsets: Array = np.asarray(reduce(np.add.outer, terms, np.asarray(region.begin)), np.intp)
-                indices = _index_at(offsets, base.shape, steps)
+                indices = _index_at(offsets, base.shape, base_strides)
                 assert indices is not None
                 return np.broadcast_to(np.asarray(indices[axis], np.intp), offsets.shape)
 
-            return block
+            return index_block
 
         layout = region.layout
         return cls(
@@ -286,7 +294,8 @@ def _index_at(offset: Value, shape: Shape, strides: Shape) -> list[Value] | None
     # From the lowest byte.
     offset = offset - sum((shape[axis] - 1) * strides[axis] for axis in long_axes if strides[axis] < 0)
     for axis in sorted(long_axes, key=lambda axis: -abs(strides[axis])):
-        index = np.minimum(offset // abs(strides[axis]), shape[axis] - 1)  # windows: the next axis has the remainder
+        # At most the last index: in windows, the remainder belongs to the next axis.
+        index = np.minimum(offset // abs(strides[axis]), shape[axis] - 1)
         offset = offset - index * abs(strides[axis])
         indices[axis] = index if strides[axis] > 0 else shape[axis] - 1 - index
     is_in_bounds = all(np.all((indices[axis] >= 0) & (indices[axis] < shape[axis])) for axis in long_axes)

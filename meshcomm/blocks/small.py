@@ -175,7 +175,7 @@ def broadcast_bytes(name: str, spec: TensorSpec, number: int, data: bytes, devic
     data: the bytes of one element on *device*; ignored on other devices
     device: device whose bytes are returned
     """
-    return allgather_bytes(name, spec, number, data, SMALL_MESSAGE - short.HEADER)(device)[: spec.dtype.itemsize]
+    return allgather_bytes(name, spec, number, data, SMALL_MESSAGE - short.HEADER_BYTES)(device)[: spec.dtype.itemsize]
 
 
 def allgather_bytes(name: str, spec: TensorSpec, number: int, data: bytes, max_bytes: int) -> Callable[[int], bytes]:
@@ -183,16 +183,16 @@ def allgather_bytes(name: str, spec: TensorSpec, number: int, data: bytes, max_b
 
     Other arguments are those of `broadcast_bytes`.
     """
-    size = short.HEADER + max_bytes
+    size = short.HEADER_BYTES + max_bytes
     with collective(name, spec.mesh) as location:
         assert location is not None
         messages = short.exchange_messages(
-            location.rank_set, number ^ short.number_of("t[index]", spec), lambda: name, data, size
+            location.rank_set, number ^ short.operation_fingerprint("t[index]", spec), lambda: name, data, size
         )
         positions = location.rank_set.ranks
 
     def data_of(device: int) -> bytes:
         begin = positions.index(spec.mesh.ranks[device]) * size
-        return messages[begin + short.HEADER : begin + size]
+        return messages[begin + short.HEADER_BYTES : begin + size]
 
     return data_of

@@ -19,7 +19,7 @@ Value: TypeAlias = Any
 
 def is_traced(x: object) -> bool:
     """Return whether *x* is a value that autograd follows, instead of an array or a DTensor."""
-    # The class is tested first: a DTensor would search for advice on an attribute that it does not have.
+    # Test the class first: a DTensor that lacks an attribute searches for a hint for the error message.
     return not isinstance(x, np.ndarray) and hasattr(type(x), "_node") and hasattr(x, "_value")
 
 
@@ -30,43 +30,43 @@ def untraced(x: T) -> T:
     return x
 
 
-def open_traced(x: T) -> T:
+def unpacked_traced(x: T) -> T:
     """Return a container that autograd follows as a list, tuple or dict of values that it follows; else *x*."""
-    values: object = untraced(x)
-    container: Value = x
-    if values is x:
+    plain: object = untraced(x)
+    traced_container: Value = x
+    if plain is x:
         return x
-    if isinstance(values, Mapping):
-        return cast("T", {key: container[key] for key in values})
-    if isinstance(values, list | tuple):
-        return cast("T", type(values)(container[number] for number in range(len(values))))
+    if isinstance(plain, Mapping):
+        return cast("T", {key: traced_container[key] for key in plain})
+    if isinstance(plain, list | tuple):
+        return cast("T", type(plain)(traced_container[number] for number in range(len(plain))))
     return x
 
 
-def traced(function: Callable[..., R], operands: Sequence[object], **options: object) -> R:
+def call_traced(function: Callable[..., R], operands: Sequence[object], **options: object) -> R:
     """Return the result of *function*, of meshcomm or NumPy, for *operands*; autograd follows one of them."""
     return _hooks.call("traced", function, operands, options)
 
 
 def traceable(
-    operands: int = 1, twin: Callable[..., object] | None = None
+    operand_count: int = 1, twin: Callable[..., object] | None = None
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Return a decorator for operations that autograd can follow.
 
     Parameters
     ----------
-    operands: number of arguments, from the first one on, that autograd may follow
+    operand_count: number of arguments, from the first one on, that autograd may follow
     twin: the function of NumPy that does the same, and has a gradient in autograd; by default the function itself
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         call_signature = signature(function)
-        names = list(call_signature.parameters)[:operands]
+        names = list(call_signature.parameters)[:operand_count]
 
         @wraps(function)
         def operation(*args: P.args, **kwargs: P.kwargs) -> R:
-            values = args[:operands]
-            if kwargs and len(values) < operands:
+            values = args[:operand_count]
+            if kwargs and len(values) < operand_count:
                 values = (*values, *[kwargs[name] for name in names if name in kwargs])
             for value in values:
                 if not isinstance(value, np.ndarray) and is_traced(value):  # inlined: every call comes through here
@@ -77,11 +77,11 @@ def traceable(
             bound = call_signature.bind(*args, **kwargs)
             if twin is None:
                 bound.apply_defaults()
-                return traced(operation, bound.args)
+                return call_traced(operation, bound.args)
             options = {name: value for name, value in bound.arguments.items() if name not in names}
             values = [bound.arguments[name] for name in names]
             # NumPy may have another order of arguments.
-            return traced(cast("Callable[..., R]", twin), values, **options)
+            return call_traced(cast("Callable[..., R]", twin), values, **options)
 
         return operation
 

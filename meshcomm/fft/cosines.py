@@ -59,7 +59,7 @@ def formula_of(transform: Transform) -> Formula:
     Formula(cosine=False, twice_a=1, twice_b=2, half_weighted=[7], ortho_inputs=[], ortho_outputs=[])
     """
     (n,), cosine = transform.lengths, "c" in transform.kind
-    matrix_type, ends, is_orthogonal = transform.matrix_type, transform.ends(n), transform.is_orthogonal
+    matrix_type, ends, is_orthogonal = transform.matrix_type, transform.end_indices(n), transform.is_orthogonal
     twice_a, twice_b = {1: (0, 0), 2: (0, 1), 3: (1, 0), 4: (1, 1)}[matrix_type]
     if not cosine and matrix_type != 4:
         twice_a, twice_b = {1: (2, 2), 2: (2, 1), 3: (1, 2)}[matrix_type]

@@ -68,9 +68,9 @@ def _transposed_product(grad: DTensor, transform: Transform, options: FFTOptions
 
 
 def _ends_times(tensor: DTensor, transform: Transform, factor: float) -> DTensor:
-    """Return *tensor* with the elements at `Transform.ends` of the axes multiplied by *factor*."""
+    """Return *tensor* with the elements at `Transform.end_indices` of the axes multiplied by *factor*."""
     for axis, n in zip(transform.axes, transform.lengths, strict=True):
-        if ends := transform.ends(n):
+        if ends := transform.end_indices(n):
             tensor = tensor * _tensor_along(untraced(tensor), axis, partial(_at_ends, ends, factor))
     return tensor
 
@@ -81,7 +81,7 @@ def _at_ends(ends: list[int], factor: float, index: Indices) -> Array:
 
 def _undo_resizing(grad: DTensor, transform: Transform, shape: Shape) -> DTensor:
     """Pad or crop the gradient back to the *shape* of the transform's input."""
-    doubled_axis = transform.last if transform.change == "doubles" else None
+    doubled_axis = transform.resized_axis if transform.change == "doubles" else None
     for axis, n in zip(transform.axes, transform.lengths, strict=True):
         if axis == doubled_axis:
             grad = pad_or_crop(grad, axis, n // 2 + 1)

@@ -24,7 +24,7 @@ class Kind(NamedTuple):
     Parameters
     ----------
     name: SciPy's name
-    complex_kind: the kind for all axes but the halved or doubled one; the kind itself if there is no such axis
+    complex_kind: the kind for the axes that keep their length; the kind itself if no axis is halved or doubled
     inverse: the kind of the inverse
     change: "complex": to complex elements; "halves": from real elements to half a Hermitian spectrum; "doubles": from
         half a Hermitian spectrum to real elements; "same_dtype": to elements of the same dtype
@@ -64,12 +64,12 @@ class Transform:
     ----------
     kind: a name in `KINDS`
     axes: axes in the order of the call; the last one may be halved or doubled
-    lengths: number of elements to transform along each axis; the input is cropped or padded with zeros. An axis that
-        doubles has this length after the transform
+    lengths: length to which each axis is cropped or padded with zeros before the transform; for a doubled axis, its
+        length afterwards
     norm: SciPy's argument
     variant: type of a cosine or sine transform, 1 to 4
     orthogonalize: SciPy's argument of a cosine or sine transform
-    called: name of the function for messages; "" for the name of the kind
+    function_name: name of the function for messages; "" for the name of the kind
     """
 
     kind: str
@@ -78,12 +78,12 @@ class Transform:
     norm: str | None = None
     variant: int = 2
     orthogonalize: bool | None = None
-    called: str = field(default="", compare=False)
+    function_name: str = field(default="", compare=False)
 
     @property
     def name(self) -> str:
         """The name of the transform in messages."""
-        return self.called or self.kind
+        return self.function_name or self.kind
 
     @property
     def change(self) -> Change:
@@ -91,7 +91,7 @@ class Transform:
         return KINDS[self.kind].change
 
     @property
-    def last(self) -> int | None:
+    def resized_axis(self) -> int | None:
         """The axis that is halved or doubled; None for other kinds."""
         return self.axes[-1] if self.change in ("halves", "doubles") else None
 
@@ -105,7 +105,7 @@ class Transform:
         """Whether the matrix of a cosine or sine transform is orthogonal, up to its scale."""
         return self.norm == "ortho" if self.orthogonalize is None else self.orthogonalize
 
-    def ends(self, n: int) -> list[int]:
+    def end_indices(self, n: int) -> list[int]:
         """Return the indices of an axis of *n* elements that a cosine or sine transform counts once, not twice."""
         if self.variant == 1:
             return [0, n - 1] if "c" in self.kind else []
@@ -124,13 +124,13 @@ class Transform:
         """
         lengths = list(shape)
         for axis, n in zip(self.axes, self.lengths, strict=True):
-            lengths[axis] = n // 2 + 1 if axis == self.last and self.change == "halves" else n
+            lengths[axis] = n // 2 + 1 if axis == self.resized_axis and self.change == "halves" else n
         return tuple(lengths)
 
     @property
     def inverse(self) -> "Transform":
         """The transform that takes the result back to an array of `lengths` along its axes."""
-        return replace(self, kind=KINDS[self.kind].inverse, called="")
+        return replace(self, kind=KINDS[self.kind].inverse, function_name="")
 
     def dtype_after(self, dtype: DType) -> DType:
         """Return the dtype that elements of *dtype* have after the transform.
@@ -147,7 +147,7 @@ class Transform:
 
     def stage(self, axes: frozenset[int]) -> "Transform":
         """Return the stage over the transformed axes that are in *axes*."""
-        kind = self.kind if self.last is None or self.last in axes else KINDS[self.kind].complex_kind
+        kind = self.kind if self.resized_axis is None or self.resized_axis in axes else KINDS[self.kind].complex_kind
         pairs = [(a, n) for a, n in zip(self.axes, self.lengths, strict=True) if a in axes]
         axes_of_stage, lengths = tuple(a for a, _ in pairs), tuple(n for _, n in pairs)
         return Transform(kind, axes_of_stage, lengths, self.norm, self.variant, self.orthogonalize)
@@ -159,11 +159,11 @@ class Transform:
         []
         """
         ready_axes = todo & unsharded
-        if self.last not in todo:
+        if self.resized_axis not in todo:
             return ready_axes
         if self.change == "halves":
-            return ready_axes if self.last in ready_axes else frozenset()
-        return ready_axes if ready_axes == todo else ready_axes - {self.last}
+            return ready_axes if self.resized_axis in ready_axes else frozenset()
+        return ready_axes if ready_axes == todo else ready_axes - {self.resized_axis}
 
     def check_input(self, dtype: DType) -> None:
         """Raise ``DTypeError`` for input that a kind does not take."""
@@ -177,10 +177,10 @@ class Transform:
 
     def __str__(self) -> str:
         variant = f" type {self.variant}" if self.change == "same_dtype" else ""
-        norm = f", norm={self.norm!r}" if self.norm not in (None, "backward") else ""
+        options_text = f", norm={self.norm!r}" if self.norm not in (None, "backward") else ""
         if self.orthogonalize is not None:
-            norm += f", orthogonalize={self.orthogonalize}"
-        return f"{self.name}{variant} over axes {self.axes} of {'x'.join(map(str, self.lengths))}{norm}"
+            options_text += f", orthogonalize={self.orthogonalize}"
+        return f"{self.name}{variant} over axes {self.axes} of {'x'.join(map(str, self.lengths))}{options_text}"
 
 
 def working_dtype(dtype: DType) -> DType:

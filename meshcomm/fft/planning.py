@@ -10,7 +10,7 @@ from numpy.typing import DTypeLike
 from meshcomm.blocks.session import session
 from meshcomm.blocks.views import check_writable
 from meshcomm.core._arguments import as_dtype, as_shape, counted, quote
-from meshcomm.core._tracing import Value, is_traced, open_traced, traceable, untraced
+from meshcomm.core._tracing import Value, is_traced, traceable, unpacked_traced, untraced
 from meshcomm.core._types import DType, Shape, ShapeLike
 from meshcomm.core._units import bytes_text, outline, seconds_text
 from meshcomm.core.arrays.dtensor import DTensor
@@ -125,11 +125,11 @@ class FFTPlan:
         axes, lengths = self.transform.axes, self.transform.lengths
         check_has_frequencies("plan.frequencies", self.transform.kind)
         grids = list(zip(axes, lengths, distances_of("plan.frequencies", d, len(axes)), strict=True))
-        halved = self.transform.last if self.transform.change == "halves" else None
+        halved = self.transform.resized_axis if self.transform.change == "halves" else None
         return along_axes(self.target, self.spectrum_shape, self.spectrum_dtype, grids, halved)
 
     def _run(self, direction: str, tensor: object, out: object) -> Value:
-        tensors = _as_list(f"plan.{direction}", open_traced(tensor))
+        tensors = _as_list(f"plan.{direction}", unpacked_traced(tensor))
         outs = None if out is None else _as_list(f"plan.{direction}, out", out)
         if outs is not None and len({*map(id, outs)}) < len(outs):
             raise LayoutError(f"plan.{direction}: out names a tensor twice")

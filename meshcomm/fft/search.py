@@ -59,7 +59,7 @@ def _cheapest_steps(
     target: Layout | None,
     *machine_and_meshes: Machine | tuple[int, int | None],
 ) -> tuple[FFTStep, ...]:
-    transform = replace(transform, called="")  # equal transforms share the steps, whatever function is called
+    transform = replace(transform, function_name="")  # equal transforms share the steps, whatever function is called
     shape, dtype = shape_and_dtype
     machine = machine_and_meshes[0]
     assert isinstance(machine, Machine)
@@ -126,9 +126,9 @@ def _local_edge(
 
 def _next_axes(transform: Transform, todo: frozenset[int], unsharded: frozenset[int]) -> frozenset[int]:
     """Return the axes to make unsharded next: the one that must come next, or all candidates if there is a choice."""
-    if transform.change == "halves" and transform.last in todo:
-        return frozenset({transform.last}) if transform.last is not None else frozenset()
-    other_axes = todo - {transform.last} if transform.change == "doubles" else todo
+    if transform.change == "halves" and transform.resized_axis in todo:
+        return frozenset({transform.resized_axis}) if transform.resized_axis is not None else frozenset()
+    other_axes = todo - {transform.resized_axis} if transform.change == "doubles" else todo
     return (other_axes or todo) - unsharded
 
 

@@ -16,7 +16,7 @@ from meshcomm.core.arrays._recipes import is_large
 from meshcomm.core.arrays._waiting import compute_waiting, expressed
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.folds import Folding
-from meshcomm.core.arrays.operators import power_by
+from meshcomm.core.arrays.operators import power_ufunc
 
 _BY_ELEMENTS: frozenset[object] = frozenset(
     (np.where, np.clip, np.round, np.nan_to_num, np.isclose, np.angle, np.sinc)
@@ -117,7 +117,7 @@ class Deferred(NDArrayOperatorsMixin):
         return np.array(self.array(), dtype, copy=copy)
 
     def __pow__(self, exponent: object) -> Value:
-        ufunc = power_by(self.dtype, exponent)
+        ufunc = power_ufunc(self.dtype, exponent)
         return ufunc(*(self, exponent)[: ufunc.nin])
 
     def __len__(self) -> int:

@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike
 
 from meshcomm.blocks.session import session
 from meshcomm.core._arguments import normalised_axes
-from meshcomm.core._tracing import Value, is_traced, traceable, traced, untraced
+from meshcomm.core._tracing import Value, call_traced, is_traced, traceable, untraced
 from meshcomm.core._types import Array, Axis, Groups, Pairs, Shape
 from meshcomm.core.arrays.collectives import all_gather, all_reduce, all_to_all, collective_permute, reduce_scatter
 from meshcomm.core.arrays.create import zeros
@@ -218,7 +218,7 @@ def in_layout_of(grad: Value, x: Value) -> Value:
 
 
 def _real(x: Value) -> Value:
-    return traced(np.real, (x,)) if is_traced(x) else np.real(x)
+    return call_traced(np.real, (x,)) if is_traced(x) else np.real(x)
 
 
 @traceable()

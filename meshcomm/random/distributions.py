@@ -353,8 +353,8 @@ class Distributions(GeneratorBase):
         """Return vectors of *length* drawn by *draw*, a function of NumPy's generator and the shape of the vectors."""
         shape = (*(() if size is None else as_shape(size)), length)
 
-        def draw_tile(generator: NumpyGenerator, tile_slices: tuple[slice, ...], out: Array | None) -> Array:
-            return draw(generator, tuple(tile_slice.stop - tile_slice.start for tile_slice in tile_slices[:-1]))
+        def draw_tile(generator: NumpyGenerator, global_slices: tuple[slice, ...], out: Array | None) -> Array:
+            return draw(generator, tuple(slice_.stop - slice_.start for slice_ in global_slices[:-1]))
 
         return self._fill_tensor(None, shape, dtype, layout, draw_tile, whole_axes=1)
 

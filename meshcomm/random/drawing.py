@@ -22,7 +22,7 @@ from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.specs import Cuts
 from meshcomm.core.ranks.meshes import default_layout
 from meshcomm.errors import DTypeError, LayoutError, ShapeError
-from meshcomm.random.streams import TILE, Draw, Streams, Tiles, tile_sides
+from meshcomm.random.streams import MAX_TILE_ELEMENTS, Draw, Streams, Tiles, tile_sides
 
 Values: TypeAlias = DTensor | ArrayLike
 """A parameter of a distribution: a number, an array that is the same on all ranks, or a tensor."""
@@ -159,7 +159,7 @@ class GeneratorBase:
         tiled_ndim = len(shape) - whole_axes
         event_size = int(np.prod(shape[tiled_ndim:], dtype=np.intp))
         stream = self._next()
-        sides = tile_sides(shape[:tiled_ndim], max(1, TILE // max(1, event_size))) + tuple(
+        sides = tile_sides(shape[:tiled_ndim], max(1, MAX_TILE_ELEMENTS // max(1, event_size))) + tuple(
             max(1, n) for n in shape[tiled_ndim:]
         )
         tiles = Tiles(shape, sides, stream)
@@ -204,12 +204,12 @@ class _ParameterBlock(NamedTuple):
     shape: Shape
     starts: tuple[int, ...]
 
-    def tile(self, tile_slices: tuple[slice, ...]) -> Array:
+    def tile(self, global_slices: tuple[slice, ...]) -> Array:
         """Return the values for a tile, which broadcast to it."""
-        leading_ndim = len(tile_slices) - len(self.shape)
+        leading_ndim = len(global_slices) - len(self.shape)
         slices = [
-            slice(None) if n == 1 else slice(tile_slice.start - start, tile_slice.stop - start)
-            for n, start, tile_slice in zip(self.shape, self.starts, tile_slices[leading_ndim:], strict=True)
+            slice(None) if n == 1 else slice(global_slice.start - start, global_slice.stop - start)
+            for n, start, global_slice in zip(self.shape, self.starts, global_slices[leading_ndim:], strict=True)
         ]
         index: Slices = (..., *slices)
         return self.block[index]
@@ -226,14 +226,14 @@ class _Method(NamedTuple):
     parameters: Sequence[_Parameter]
     options: Mapping[str, object]
 
-    def draw(self, generator: NumpyGenerator, tile_slices: tuple[slice, ...], out: Array | None) -> Array | None:
+    def draw(self, generator: NumpyGenerator, global_slices: tuple[slice, ...], out: Array | None) -> Array | None:
         """Draw a tile: see `Draw`."""
         method = getattr(generator, self.name)
-        values = [x.tile(tile_slices) if isinstance(x, _ParameterBlock) else x for x in self.parameters]
+        values = [x.tile(global_slices) if isinstance(x, _ParameterBlock) else x for x in self.parameters]
         if out is not None and self.name in _METHODS_WITH_OUT:
             method(*values, out=out, **self.options)
             return None
-        size = tuple([tile_slice.stop - tile_slice.start for tile_slice in tile_slices])
+        size = tuple([global_slice.stop - global_slice.start for global_slice in global_slices])
         return method(*values, size=size, **self.options)
 
 

@@ -43,9 +43,9 @@ class RandomInitializer:
         Tiles(lengths, tile_sides(lengths), lambda tile: streams.at(0, tile)).fill(block, box, self._tile)
         return block
 
-    def _tile(self, generator: NumpyGenerator, tile_slices: tuple[slice, ...], out: Array | None) -> Array:
+    def _tile(self, generator: NumpyGenerator, global_slices: tuple[slice, ...], out: Array | None) -> Array:
         draws: Array = getattr(generator, self.method)(
-            [tile_slice.stop - tile_slice.start for tile_slice in tile_slices]
+            [global_slice.stop - global_slice.start for global_slice in global_slices]
         )
         return draws * self.scale + self.shift
 

@@ -24,7 +24,7 @@ from meshcomm.core._types import Array, Indices, Shape, Slices
 from meshcomm.core.layouts.boxes import Box
 from meshcomm.core.layouts.partition import Span, extent_of, indices_within
 
-TILE = 1 << 14
+MAX_TILE_ELEMENTS = 1 << 14
 """Most elements of a tile. It is no setting: all numbers depend on it. A tile of float64 fits into the L2 cache."""
 
 Draw: TypeAlias = Callable[[NumpyGenerator, tuple[slice, ...], Array | None], Array | None]
@@ -36,7 +36,7 @@ class Streams:
 
     def __init__(self, seeds: SeedSequence) -> None:
         self._bit_generator = Philox(key=seeds.generate_state(2, np.uint64))
-        self._start_state = self._bit_generator.state  # nothing is buffered
+        self._start_state = self._bit_generator.state  # before any draw: NumPy keeps no bits of one
         self._generator = NumpyGenerator(self._bit_generator)
 
     def at(self, call: int, tile: int = 0) -> NumpyGenerator:
@@ -46,11 +46,11 @@ class Streams:
         return self._generator
 
 
-def tile_sides(shape: Sequence[int], elements: int = TILE) -> Shape:
-    """Return the lengths of the tiles of an array of *shape*, each with at most *elements* elements.
+def tile_sides(shape: Sequence[int], max_elements: int = MAX_TILE_ELEMENTS) -> Shape:
+    """Return the lengths of the tiles of an array of *shape*, each with at most *max_elements* elements.
 
-    Tiles are about equally long along each axis, so that cuts along any axis split few of them. The shortest side that
-    is not the whole axis is doubled again and again; of several, the last one.
+    Tiles are about equally long along each axis, so that cuts along any axis split few of them. Each step doubles the
+    shortest side that can still grow; if several are equally short, the last one.
 
     >>> tile_sides((10**9,)), tile_sides((1000, 1000)), tile_sides((500, 500, 500)), tile_sides((10**6, 3))
     ((16384,), (128, 128), (16, 32, 32), (4096, 3))
@@ -59,7 +59,7 @@ def tile_sides(shape: Sequence[int], elements: int = TILE) -> Shape:
     while growable_axes := [axis for axis, (side, n) in enumerate(zip(sides, shape, strict=True)) if side < n]:
         axis = min(reversed(growable_axes), key=lambda a: sides[a])
         longer_side = min(2 * sides[axis], shape[axis])
-        if prod(sides) // sides[axis] * longer_side > elements:
+        if prod(sides) // sides[axis] * longer_side > max_elements:
             break
         sides[axis] = longer_side
     return tuple(sides)
@@ -69,7 +69,7 @@ class _TilePart(NamedTuple):
     """The intersection of a tile and a block along an axis."""
 
     number: int  # of the tile along the axis
-    tile_slice: slice  # the tile, in the global axis
+    global_slice: slice  # the tile, in the global axis
     tile_selection: slice | Indices  # the elements of the block, in the tile
     block_slice: slice  # the same elements, in the block
 
@@ -99,17 +99,19 @@ class Tiles(NamedTuple):
         """Fill the *block* of a rank, which is *box* of the global array: *draw* draws the elements of each tile."""
         if not block.size:
             return
-        axes = list(zip(box, self.sides, self.shape, strict=True))
-        tile_counts = [-(-n // side) for _, side, n in axes]
-        for parts in product(*[list(_tile_parts(*axis)) for axis in axes]):
+        axis_arguments = list(zip(box, self.sides, self.shape, strict=True))
+        tile_counts = [-(-n // side) for _, side, n in axis_arguments]
+        for parts in product(*[list(_tile_parts(*arguments)) for arguments in axis_arguments]):
             tile_number = 0
             for part, tile_count in zip(parts, tile_counts, strict=True):
                 tile_number = tile_number * tile_count + part.number
             block_index: Slices = (..., *[part.block_slice for part in parts])
-            target, tile_slices = block[block_index], tuple([part.tile_slice for part in parts])
-            is_whole_tile = target.shape == tuple([slice_.stop - slice_.start for slice_ in tile_slices])
+            target, global_slices = block[block_index], tuple([part.global_slice for part in parts])
+            is_whole_tile = target.shape == tuple([slice_.stop - slice_.start for slice_ in global_slices])
             values = draw(
-                self.stream(tile_number), tile_slices, target if is_whole_tile and target.flags.c_contiguous else None
+                self.stream(tile_number),
+                global_slices,
+                target if is_whole_tile and target.flags.c_contiguous else None,
             )
             if values is not None:
                 for axis, part in enumerate(() if is_whole_tile else parts):

@@ -42,7 +42,7 @@ def test_a_cut_answers_what_the_definition_says():
         for start, stop, number in map(cut.run, range(cut.runs)):
             held[number] += range(start, stop)
         assert held == [block.tolist() for block in blocks], cut
-        for block, first in zip(blocks, cut.firsts(numbers).tolist(), strict=True):
+        for block, first in zip(blocks, cut.first_run_starts(numbers).tolist(), strict=True):
             assert (block[0] == first) if len(block) else first >= cut.length, cut
 
 

@@ -8,7 +8,14 @@ import pytest
 
 from meshcomm import ShapeError
 from meshcomm.core.layouts.cyclic import CyclicCut, cyclic_cut
-from meshcomm.core.layouts.overlaps import axis_overlaps, holders, max_overlaps, nested, shared, shared_with
+from meshcomm.core.layouts.overlaps import (
+    axis_overlaps,
+    blocks_sharing,
+    holder_counts,
+    is_refined_by,
+    max_overlaps,
+    shared_counts,
+)
 from meshcomm.core.layouts.partition import ChosenCut, Cut, length_of
 from support.cuts import indices_by_definition, random_cut, random_pair
 from support.sampling import sampled
@@ -58,7 +65,7 @@ def test_rows_have_the_same_form_on_both_sides():
     for number, cut, other in pairs(1500, first=2 * PAIRS):
         for a, b in itertools.product(range(cut.blocks), range(other.blocks)):
             one, two = axis_overlaps(cut, a, other), axis_overlaps(other, b, cut)
-            one, two = one.subset(one.numbers == b), two.subset(two.numbers == a)
+            one, two = one.subset(one.other_blocks == b), two.subset(two.other_blocks == a)
             assert (one.starts == two.starts).all(), f"{number}: {cut} {a} {other} {b}"
             assert (one.stops == two.stops).all()
             assert (one.repeats is None) == (two.repeats is None)
@@ -86,11 +93,13 @@ def test_what_pairs_of_blocks_share_and_how_many_blocks_do():
         sets = [[set(indices_by_definition(each, b).tolist()) for b in range(each.blocks)] for each in (cut, other)]
         common = np.array([[len(a & b) for b in sets[1]] for a in sets[0]])
         in_cut, in_other = (a.ravel() for a in np.indices(common.shape))
-        assert shared(cut, in_cut, other, in_other).tolist() == common.ravel().tolist(), f"{number}: {cut} {other}"
-        counted = holders(cut, np.arange(cut.blocks), other)
+        assert shared_counts(cut, in_cut, other, in_other).tolist() == common.ravel().tolist(), (
+            f"{number}: {cut} {other}"
+        )
+        counted = holder_counts(cut, np.arange(cut.blocks), other)
         assert counted.tolist() == (common > 0).sum(axis=1).tolist(), f"{number}: {cut} {other}"
         for block in range(cut.blocks):
-            numbers, lengths = shared_with(cut, block, other)
+            numbers, lengths = blocks_sharing(cut, block, other)
             assert dict(zip(numbers.tolist(), lengths.tolist(), strict=True)) == {
                 b: n for b, n in enumerate(common[block].tolist()) if n
             }
@@ -102,7 +111,7 @@ def test_nested_cuts_cut_each_block_further():
         length, blocks = random.randint(0, 12), random.randint(1, 4)
         cut = random_cut(random, length, blocks)
         other = random_cut(random, length, blocks * random.randint(1, 3))
-        if not nested(cut, other):
+        if not is_refined_by(cut, other):
             continue
         factor = other.blocks // cut.blocks
         for block in range(cut.blocks):
@@ -123,7 +132,7 @@ def test_nested_cuts_cut_each_block_further():
     ],
 )
 def test_nested(a, b, expected):
-    assert nested(a, b) is expected
+    assert is_refined_by(a, b) is expected
 
 
 # -- the cost, counted ------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ cdef class Storage(Memory):
 
 cdef class Source:
     cdef readonly object base
-    cdef readonly object fetch, send
+    cdef readonly object fetch, write_to_base
     cdef Storage storage
     cdef Py_ssize_t low, high, shown
     cdef bint is_counted

@@ -13,7 +13,7 @@ class Source:
         low: int,
         high: int,
         fetch: Callable[[DTensor], DTensor],
-        send: Callable[[DTensor, DTensor], object] | None,
+        write_to_base: Callable[[DTensor, DTensor], object] | None,
     ) -> None: ...
     @property
     def base(self) -> DTensor: ...

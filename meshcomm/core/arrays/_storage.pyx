@@ -10,7 +10,7 @@ It is in C because each call of a tensor asks for it.
 # NumPy's view of an array shows what is written to the array later, and a write to the view changes the array. A view
 # of a tensor whose elements stay on their ranks is NumPy's own view of the block, so both hold. If the elements had to
 # move, the view has a block of its own, a copy. Its storage knows the `Source`: the tensor that has the elements, how
-# to bring them again (`fetch`), and how to bring them back (`send`).
+# to bring them again (`fetch`), and how to bring them back (`write_to_base`).
 #
 # Each storage counts the calls that write to it: its version. Once a view has its source there, it also keeps the
 # last writes, each as the bytes of NumPy's global array between which it wrote. A source knows which version the view
@@ -62,12 +62,12 @@ cdef class Source:
     base: the tensor that has them; the storage of the view keeps it
     low, high: the bytes of NumPy's global array of *base*, between which the elements are
     fetch: takes *base*, and returns a tensor in the layout of the view, with its elements. Collective
-    send: takes *base* and the view, and writes the elements of the view to *base*. Collective
+    write_to_base: takes *base* and the view, and writes the elements of the view to *base*. Collective
     """
 
-    def __init__(self, Stored base, Py_ssize_t low, Py_ssize_t high, fetch, send):
+    def __init__(self, Stored base, Py_ssize_t low, Py_ssize_t high, fetch, write_to_base):
         global sources
-        self.base, self.low, self.high, self.fetch, self.send = base, low, high, fetch, send
+        self.base, self.low, self.high, self.fetch, self.write_to_base = base, low, high, fetch, write_to_base
         self.storage = base._storage
         self.storage.observe()
         self.shown = self.storage.version
@@ -395,7 +395,7 @@ cpdef int write_back(x) except -1:
         if not source.sent & (source.sent - 1) and not _has_base(source):
             storage.source = None
             continue
-        source.send(source.base, _owner(view))
+        source.write_to_base(source.base, _owner(view))
         write_back(source.base)
         source.shown = source.storage.version
     return 0

@@ -34,7 +34,7 @@ from meshcomm.core.arrays._storage cimport (
 )
 from meshcomm.core.arrays._indices import sliced, with_ints
 from meshcomm.core.arrays._recipes import set_kind as set_kind_of_results
-from meshcomm.core.arrays.operators import LIKE, Operators, power_by
+from meshcomm.core.arrays.operators import LIKE_FUNCTIONS, Operators, power_ufunc
 from meshcomm.core.arrays.spec import TensorSpec, known_spec
 from meshcomm.core.failures.watch import watch
 from meshcomm.errors import StaleViewError
@@ -173,7 +173,7 @@ cdef class TensorBase(Stored):
         forget_dropped(value)
 
     def __array_function__(self, func, types, tuple args, dict kwargs):
-        if func in LIKE:  # like= is this tensor, and not in the arguments
+        if func in LIKE_FUNCTIONS:  # like= is this tensor, and not in the arguments
             kwargs = {**kwargs, "like": self}
         self._may_be_dropped = Py_REFCNT(<PyObject *>self) <= OF_FUNCTION
         # In a fused function, NumPy calls the other class.
@@ -201,7 +201,7 @@ cdef class TensorBase(Stored):
     def __pow__(self, other, modulo):
         if modulo is not None:
             return NotImplemented
-        ufunc = power_by(self._spec.dtype, other)  # as arrays do: a square takes less time than a power
+        ufunc = power_ufunc(self._spec.dtype, other)  # as arrays do: a square takes less time than a power
         return _unary(ufunc, self) if ufunc.nin == 1 else _binary(np_power, self, other, Operators.__pow__)
 
     def __rpow__(self, other, modulo):

@@ -1,4 +1,4 @@
-"""The operators of tensors: NumPy's, which come back by its protocol, typed for editors and checkers."""
+"""The operators of tensors: NumPy's mixin has them, by the protocol ``__array_ufunc__``; stubs give their types."""
 
 import operator
 from collections.abc import Callable
@@ -14,13 +14,13 @@ from meshcomm.core._types import DType
 from meshcomm.core.arrays.typed import TypedOperand, TypedTensor
 
 
-def power_by(dtype: DType, exponent: object) -> np.ufunc:
+def power_ufunc(dtype: DType, exponent: object) -> np.ufunc:
     """Return the ufunc that ``array ** exponent`` calls: for some Python numbers it is not ``power``.
 
-    >>> power_by(np.dtype("f8"), 2), power_by(np.dtype("f8"), 3)
+    >>> power_ufunc(np.dtype("f8"), 2), power_ufunc(np.dtype("f8"), 3)
     (<ufunc 'square'>, <ufunc 'power'>)
     """
-    return _power_by(dtype, exponent) if type(exponent) in (int, float) else np.power
+    return _power_ufunc(dtype, exponent) if type(exponent) in (int, float) else np.power
 
 
 class _UfuncProbe(np.ndarray):
@@ -31,13 +31,13 @@ class _UfuncProbe(np.ndarray):
 
 
 @lru_cache(maxsize=256, typed=True)
-def _power_by(dtype: DType, exponent: object) -> np.ufunc:
+def _power_ufunc(dtype: DType, exponent: object) -> np.ufunc:
     probe = np.empty(0, dtype).view(_UfuncProbe)
     return probe**exponent
 
 
 def takes_over_operators(x: object) -> bool:
-    """Return whether operators of NumPy's arrays leave the result to the class of *x*, or return that class.
+    """Return whether an operator of an ndarray lets the class of *x* compute the result, or returns that class.
 
     Examples are matrices, masked arrays and sparse arrays. NumPy's protocol asks classes with ``__array_ufunc__``.
     """
@@ -55,7 +55,7 @@ def _takes_over_operators(cls: Value) -> bool:
     return priority > 0 and not hasattr(cls, "__array_ufunc__")
 
 
-operate_by_library: Callable[..., object] | None = None
+operate_by_other_class: Callable[..., object] | None = None
 """In a script, the function that operators call if the class of the other operand decides: see libraries.py."""
 
 
@@ -73,17 +73,17 @@ class Operators(NDArrayOperatorsMixin, TypedTensor):
     def _compare_elements(
         self, compare: Callable[..., object], ufunc_operator: Callable[[object], Self], other: object
     ) -> Self:
-        """Return the result of NumPy's operator; its ufunc takes neither records nor dtypes that are never equal."""
-        problem = None
+        """Compare by the ufunc; where it fails (records, dtypes that are never equal), by NumPy's operator."""
+        first_error = None
         if self.dtype.type is not np.void:
             try:
                 return ufunc_operator(other)
             except TypeError as error:
-                problem = error
+                first_error = error
         try:
             return self._apply(compare, other)
         except TypeError as error:
-            raise (problem or error) from None
+            raise (first_error or error) from None
 
     if TYPE_CHECKING:
         # fmt: off
@@ -145,8 +145,8 @@ def _deferring_operator(name: str) -> Callable[[object, object], object]:
 
     @wraps(protocol_method)
     def method(self: object, other: object) -> object:
-        if operate_by_library is not None and takes_over_operators(other) and not is_traced(other):
-            return operate_by_library(name, self, other)
+        if operate_by_other_class is not None and takes_over_operators(other) and not is_traced(other):
+            return operate_by_other_class(name, self, other)
         return protocol_method(self, other)
 
     return method
@@ -161,5 +161,5 @@ _CREATION_FUNCTIONS = (
     *("full", "arange", "eye", "identity", "tri", "fromfunction", "frombuffer", "fromiter", "fromstring", "fromfile"),
     *("loadtxt", "genfromtxt"),
 )
-LIKE = frozenset(getattr(np, name) for name in _CREATION_FUNCTIONS)
+LIKE_FUNCTIONS = frozenset(getattr(np, name) for name in _CREATION_FUNCTIONS)
 """NumPy's functions that take ``like=``."""

@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike
 
 from meshcomm.core import _hooks
 from meshcomm.core._arguments import quote
-from meshcomm.core._tracing import Value, is_traced, open_traced, traced, untraced
+from meshcomm.core._tracing import Value, call_traced, is_traced, unpacked_traced, untraced
 from meshcomm.core.arrays._storage import refresh
 from meshcomm.core.arrays.dtensor import DTensor, Tensor, TensorLike, unwrapped
 from meshcomm.core.arrays.many import FindsLayouts, are_many, relayout_many
@@ -197,13 +197,13 @@ def _relayout(tensor: object, layout: object, name: str | None, out: Value, limi
     if isinstance(layout, Plan):
         return _relayout_by_plan(layout, tensor, out)
     if not isinstance(tensor, DTensor):
-        tensor = open_traced(tensor)
+        tensor = unpacked_traced(tensor)
         if are_many(tensor, layout):
             return relayout_many(relayout, tensor, layout, out, limit=limit, name=name)
     if not isinstance(layout, Layout):
         layout = target_of(tensor, layout)
     if is_traced(tensor):
-        return traced(relayout, (tensor, layout, name), out=out, max_scratch_bytes=limit)
+        return call_traced(relayout, (tensor, layout, name), out=out, max_scratch_bytes=limit)
     value = unwrapped(tensor)
     if not isinstance(value, DTensor):
         return distribute_into(value, layout, out, name)

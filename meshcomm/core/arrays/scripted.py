@@ -13,12 +13,12 @@ from meshcomm.core._tracing import Value
 from meshcomm.core.arrays import _tensor, libraries, operators
 from meshcomm.core.arrays._buffers import set_buffers
 from meshcomm.core.arrays._tensor import TensorBase
-from meshcomm.core.arrays.operators import LIKE
+from meshcomm.core.arrays.operators import LIKE_FUNCTIONS
 
 _ARRAY_FUNCTIONS = frozenset(
     (
         *(np.reshape, np.squeeze, np.transpose, np.copy, np.broadcast_to, np.empty_like, np.zeros_like, np.ones_like),
-        *(np.full_like, np.where, np.real, np.imag, np.ravel, np.ndarray.astype, np.ndarray.view, *LIKE),
+        *(np.full_like, np.where, np.real, np.imag, np.ravel, np.ndarray.astype, np.ndarray.view, *LIKE_FUNCTIONS),
     )
 )
 """Functions whose results are arrays even without axes."""
@@ -43,7 +43,7 @@ def set_scripted(enabled: bool, alone: bool = False) -> None:
     global _is_scripted, _is_alone
     _is_scripted, _is_alone = enabled, enabled and alone
     _tensor.script = for_script if enabled else None
-    operators.operate_by_library = libraries.apply_operator if enabled else None
+    operators.operate_by_other_class = libraries.apply_operator if enabled else None
     for tensor_class in _tensor_classes:
         set_buffers(tensor_class, libraries.exported_array if enabled else None)
 

@@ -20,7 +20,7 @@ from meshcomm.core.ranks.agreement import agree, fingerprint
 from meshcomm.core.ranks.calls import exchanging
 from meshcomm.core.ranks.rank_sets import RankSet
 
-HEADER = 8
+HEADER_BYTES = 8
 """Bytes of a message before its data."""
 
 
@@ -33,9 +33,11 @@ def gather_short(name: str, spec: TensorSpec, block: Array, rank_set: RankSet) -
     spec, block: spec of the tensor, and its block on this rank
     """
     data, (sizes, nonempty_blocks) = as_bytes(contiguous(block)), _blocks_by_rank(spec)
-    message_size = SMALL_MESSAGE if prod(spec.shape) * spec.dtype.itemsize <= SMALL_MESSAGE - HEADER else 0
+    message_size = SMALL_MESSAGE if prod(spec.shape) * spec.dtype.itemsize <= SMALL_MESSAGE - HEADER_BYTES else 0
     if message_size:
-        messages = exchange_messages(rank_set, number_of(name, spec), lambda: _gather_text(name, spec), data.tobytes())
+        messages = exchange_messages(
+            rank_set, operation_fingerprint(name, spec), lambda: _gather_text(name, spec), data.tobytes()
+        )
     else:
         with exchanging(rank_set):
             agree(rank_set, _gather_text(name, spec))
@@ -45,45 +47,48 @@ def gather_short(name: str, spec: TensorSpec, block: Array, rank_set: RankSet) -
             messages = received.tobytes()
     result = np.empty(spec.shape, spec.dtype)
     for position, shape, slices in nonempty_blocks:
-        offset = position * message_size + HEADER if message_size else sum(sizes[:position])
+        offset = position * message_size + HEADER_BYTES if message_size else sum(sizes[:position])
         opaque(result)[slices] = opaque(np.ndarray(shape, spec.dtype, messages, offset))
     return result
 
 
 def exchange_messages(
-    rank_set: RankSet, number: int, text: Callable[[], str], data: bytes, size: int = SMALL_MESSAGE
+    rank_set: RankSet, call_fingerprint: int, make_text: Callable[[], str], data: bytes, size: int = SMALL_MESSAGE
 ) -> bytes:
     """Return the messages of all ranks of *rank_set*: each a header, *data*, and padding. Collective.
 
     Parameters
     ----------
-    number, text: number that the ranks compare, and function that returns the text to compare if numbers differ
+    call_fingerprint: number that the ranks compare
+    make_text: function that returns the text to compare if the numbers differ
     data: bytes of this rank, at most *size* minus the header
     size: byte count of a message, the same on all ranks
     """
     count = len(rank_set.ranks)
-    header = (number ^ rank_set.call_digest).to_bytes(HEADER, "little", signed=True)
+    header = (call_fingerprint ^ rank_set.call_digest).to_bytes(HEADER_BYTES, "little", signed=True)
     message, received = np.frombuffer((header + data).ljust(size, b"\0"), np.uint8), np.empty(size * count, np.uint8)
     offsets = [*range(0, size * count, size)]
     with exchanging(rank_set):
         rank_set.everyone.communicator().allgatherv(message, (received, [size] * count, offsets))
         messages = received.tobytes()
-        if any(messages[offset : offset + HEADER] != header for offset in offsets):
-            agree(rank_set, text())
+        if any(messages[offset : offset + HEADER_BYTES] != header for offset in offsets):
+            agree(rank_set, make_text())
     return messages
 
 
-def gather_counts(rank_set: RankSet, call: str, count: int) -> list[int]:
+def gather_counts(rank_set: RankSet, text: str, count: int) -> list[int]:
     """Return the *count* of each rank of *rank_set*, in the order of its ranks. Collective.
 
-    *call* is the text that the ranks compare.
+    *text* is the text that the ranks compare.
     """
-    size = 2 * HEADER
-    messages = exchange_messages(rank_set, _fingerprint(call), lambda: call, count.to_bytes(HEADER, "little"), size)
-    return [int.from_bytes(messages[i + HEADER : i + size], "little") for i in range(0, len(messages), size)]
+    size = 2 * HEADER_BYTES
+    messages = exchange_messages(
+        rank_set, _cached_fingerprint(text), lambda: text, count.to_bytes(HEADER_BYTES, "little"), size
+    )
+    return [int.from_bytes(messages[i + HEADER_BYTES : i + size], "little") for i in range(0, len(messages), size)]
 
 
-_fingerprint = lru_cache(maxsize=1024)(fingerprint)
+_cached_fingerprint = lru_cache(maxsize=1024)(fingerprint)
 
 
 @lru_cache(maxsize=1024)
@@ -105,6 +110,6 @@ def _gather_text(name: str, spec: TensorSpec) -> str:
 
 
 @lru_cache(maxsize=1024)
-def number_of(name: str, spec: TensorSpec) -> int:
+def operation_fingerprint(name: str, spec: TensorSpec) -> int:
     """Return the number by which the ranks compare an operation on a tensor."""
     return fingerprint(_gather_text(name, spec))

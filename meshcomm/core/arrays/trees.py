@@ -12,7 +12,7 @@ import numpy as np
 
 from meshcomm.core._arguments import quote
 from meshcomm.core._foreign import is_foreign
-from meshcomm.core._tracing import is_traced, open_traced, untraced
+from meshcomm.core._tracing import is_traced, unpacked_traced, untraced
 from meshcomm.core._types import AnyFunction
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.errors import CheckpointError, LayoutError
@@ -60,7 +60,7 @@ def children_of(tree: object, path: TreePath = ()) -> Children | None:
         raise LayoutError(f"the tree has more than {MAX_DEPTH} levels at {quote('.'.join(map(str, path)))}")
     if holds_variables(tree):
         return "dict", tree.named_variables()
-    return items_of_container(open_traced(tree))
+    return items_of_container(unpacked_traced(tree))
 
 
 def children_of_array_tree(tree: object, path: TreePath = ()) -> Children | None:

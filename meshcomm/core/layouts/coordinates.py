@@ -12,7 +12,7 @@ from meshcomm.core._types import Indices, Names
 from meshcomm.core.layouts.cyclic import AnyCut
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh
-from meshcomm.core.layouts.overlaps import nested
+from meshcomm.core.layouts.overlaps import is_refined_by
 from meshcomm.core.layouts.partition import Cut
 from meshcomm.core.layouts.specs import cut_of, renamed
 
@@ -46,7 +46,7 @@ def coarser(mesh: Mesh, n: int, a: Names, b: Names) -> bool:
     cut_a, cut_b = cut_over(mesh, n, a), cut_over(mesh, n, b)
     if isinstance(cut_a, Cut) and isinstance(cut_b, Cut):
         return cut_a.refines(devices_along(mesh, b[len(a) :]))
-    return nested(cut_a, cut_b)
+    return is_refined_by(cut_a, cut_b)
 
 
 def coordinates_of(mesh: Mesh, device: N) -> dict[str, N]:

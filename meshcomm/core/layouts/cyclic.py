@@ -49,13 +49,13 @@ class CyclicCut(_CyclicFields, AxisCut):
         """The number of elements from a run of a device to its next run."""
         return min(self.block * self.blocks, LONGEST)
 
-    def firsts(self, numbers: Indices) -> Indices:
+    def first_run_starts(self, numbers: Indices) -> Indices:
         """Return the start of the first run of each device; it may be beyond the end of the axis."""
         return np.minimum((numbers - self.offset) % self.blocks, -(-self.length // self.block)) * self.block
 
-    def owners(self, short_blocks: Indices) -> Indices:
-        """Return the device that holds each of these short blocks of the axis."""
-        return (short_blocks + self.offset) % self.blocks
+    def owners(self, run_numbers: Indices) -> Indices:
+        """Return the device that holds each of these runs of the axis."""
+        return (run_numbers + self.offset) % self.blocks
 
     def before(self, numbers: Indices, index: Indices | int) -> Indices:
         """Return the number of elements before *index* that each device holds.
@@ -64,7 +64,7 @@ class CyclicCut(_CyclicFields, AxisCut):
         [5, 3]
         """
         periods, remainder = np.divmod(index, self.period)
-        return periods * self.block + np.clip(remainder - self.firsts(numbers), 0, self.block)
+        return periods * self.block + np.clip(remainder - self.first_run_starts(numbers), 0, self.block)
 
     def find(self, indices: Indices) -> tuple[Indices, Indices]:
         """Return the device that holds each element, and the index of the element in the device's block.
@@ -128,7 +128,7 @@ class CyclicCut(_CyclicFields, AxisCut):
     def span(self, number: int) -> Runs:
         """Return the elements of one device."""
         numbers = np.array([number], dtype=np.intp)
-        first, length = int(self.firsts(numbers)[0]), int(self.lengths(numbers)[0])
+        first, length = int(self.first_run_starts(numbers)[0]), int(self.lengths(numbers)[0])
         return Runs(first if length else 0, length, self.block, self.period)
 
     def common(self, number: int, other: AxisCut, other_number: int) -> float:

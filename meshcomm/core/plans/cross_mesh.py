@@ -154,7 +154,7 @@ class AllToAllBetween(AllToAll):
         cuts = zip(self._cuts(self.target), target_numbers.tolist(), self._cuts(self.source), strict=True)
         overlaps = [axis_overlaps(cut, number, other) for cut, number, other in cuts]
         rows, boxes = boxes_of_overlaps(overlaps)
-        columns = [overlap.numbers[rows[:, axis]] for axis, overlap in enumerate(overlaps)]
+        columns = [overlap.other_blocks[rows[:, axis]] for axis, overlap in enumerate(overlaps)]
         numbers = np.stack(columns, axis=1) if columns else rows
         senders = self._servers_of(rank, numbers)
         if not self.machine.one_node:
@@ -186,7 +186,7 @@ class AllToAllBetween(AllToAll):
         block_numbers = numbers_of(self.target, devices_of(self.target.mesh, clients))
         block_of_box, block_of_client = np.zeros(len(rows), dtype=np.intp), np.zeros(len(clients), dtype=np.intp)
         for axis, n in enumerate(self.target.shape):
-            block_of_box = block_of_box * n + overlaps[axis].numbers[rows[:, axis]]
+            block_of_box = block_of_box * n + overlaps[axis].other_blocks[rows[:, axis]]
             block_of_client = block_of_client * n + block_numbers[:, axis]
         order = np.argsort(block_of_box, kind="stable")  # boxes of one block of the target become consecutive
         first, last = (np.searchsorted(block_of_box[order], block_of_client, side=side) for side in ("left", "right"))

@@ -9,7 +9,7 @@ import numpy as np
 from meshcomm.core._types import Indices, Shape
 from meshcomm.core.layouts.coordinates import numbers_of
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.core.layouts.overlaps import shared
+from meshcomm.core.layouts.overlaps import shared_counts
 from meshcomm.core.layouts.refinement import devices_of, ranks_of
 from meshcomm.errors import MeshcommError
 
@@ -28,10 +28,10 @@ def kept_elements(shape: Shape, source: Layout, target: Layout) -> Indices:
             np.unique(numbers[:, axis], return_inverse=True) for numbers in (source_numbers, target_numbers)
         )
         pairs = row_numbers.repeat(len(column_numbers)), np.tile(column_numbers, len(row_numbers))
-        shared_counts = shared(source.cut(axis, n), pairs[0], target.cut(axis, n), pairs[1]).reshape(
+        counts_along = shared_counts(source.cut(axis, n), pairs[0], target.cut(axis, n), pairs[1]).reshape(
             len(row_numbers), len(column_numbers)
         )
-        counts *= shared_counts[rows.reshape(-1)][:, columns.reshape(-1)]
+        counts *= counts_along[rows.reshape(-1)][:, columns.reshape(-1)]
     counts[source_devices < 0] = 0
     return counts
 

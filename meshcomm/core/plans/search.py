@@ -48,7 +48,7 @@ from meshcomm.core.layouts.coordinates import coarser, cut_over, devices_along, 
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.machine import Machine
 from meshcomm.core.layouts.mesh import Mesh
-from meshcomm.core.layouts.overlaps import shared
+from meshcomm.core.layouts.overlaps import shared_counts
 from meshcomm.core.layouts.refinement import on_one_mesh, same_grid
 from meshcomm.core.layouts.specs import CutSpec, Cyclic
 from meshcomm.core.plans.bounds import minimum_scratch, within_limit
@@ -251,6 +251,6 @@ def _holds(mesh: Mesh, n: int, a: Names, b: Names) -> bool:
     for combinations in (np.arange(min(sample, size), dtype=np.intp), np.arange(sample, size, dtype=np.intp)):
         coordinates = dict(unravel(mesh, names, combinations))  # most often, the sample decides
         numbers, new_numbers = ravel(mesh, a, coordinates), ravel(mesh, b, coordinates)
-        if (shared(cut, numbers, new_cut, new_numbers) < new_cut.lengths(new_numbers)).any():
+        if (shared_counts(cut, numbers, new_cut, new_numbers) < new_cut.lengths(new_numbers)).any():
             return False
     return True

@@ -27,7 +27,7 @@ from meshcomm.core.layouts.coordinates import (
 from meshcomm.core.layouts.cyclic import CyclicCut
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh
-from meshcomm.core.layouts.overlaps import axis_overlaps, holders, max_overlaps, shared
+from meshcomm.core.layouts.overlaps import axis_overlaps, holder_counts, max_overlaps, shared_counts
 from meshcomm.core.layouts.partition import max_round_elements
 from meshcomm.core.layouts.specs import CutSpec
 
@@ -209,8 +209,8 @@ class Step(FieldsOnly):
         rows, boxes = boxes_of_overlaps(overlaps)
         peers = np.zeros(len(rows), dtype=np.intp)
         for axis, overlap in enumerate(overlaps):
-            offsets = np.zeros_like(overlap.numbers)
-            for name, coordinate in unravel(self.mesh, other.axes[axis], overlap.numbers):
+            offsets = np.zeros_like(overlap.other_blocks)
+            for name, coordinate in unravel(self.mesh, other.axes[axis], overlap.other_blocks):
                 offsets += coordinate * self._group_strides.get(name, 0)
             peers += offsets[rows[:, axis]]
         if boxes.repeats is not None:  # a peer may get several boxes, which have to be consecutive
@@ -222,7 +222,9 @@ class Step(FieldsOnly):
         """Return the traffic of each of *devices*."""
         messages, target_numbers = np.ones_like(devices), numbers_of(self.target, devices)
         for axis, n in enumerate(self.shape):
-            messages = messages * holders(self.target.cut(axis, n), target_numbers[:, axis], self.source.cut(axis, n))
+            messages = messages * holder_counts(
+                self.target.cut(axis, n), target_numbers[:, axis], self.source.cut(axis, n)
+            )
         old_sizes, new_sizes, overlap = self.elements(devices, devices)
         old_sizes, new_sizes, overlap = (a * self.itemsize for a in (old_sizes, new_sizes, overlap))
         received_bytes = new_sizes - overlap
@@ -247,7 +249,7 @@ class Step(FieldsOnly):
         for axis, n in enumerate(self.shape):
             a, b = self.source.cut(axis, n), self.target.cut(axis, n)
             source, target = (source * a.lengths(a_numbers[:, axis]), target * b.lengths(b_numbers[:, axis]))
-            overlap = overlap * shared(a, a_numbers[:, axis], b, b_numbers[:, axis])
+            overlap = overlap * shared_counts(a, a_numbers[:, axis], b, b_numbers[:, axis])
         return source, target, overlap
 
     def received(self, devices: Indices) -> tuple[Indices, Indices]:

@@ -15,7 +15,7 @@ from meshcomm.blocks.session import Session, session
 from meshcomm.blocks.views import axes_in_memory
 from meshcomm.core._arguments import as_dtype, as_shape, counted, quote
 from meshcomm.core._callers import not_raising_float_errors
-from meshcomm.core._tracing import is_traced, traced, untraced
+from meshcomm.core._tracing import call_traced, is_traced, untraced
 from meshcomm.core._types import Array, Casting, Shape, Slices
 from meshcomm.core.arrays._recipes import Call, Recipe, completed
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
@@ -109,7 +109,7 @@ def contracting(
     subscripts_text, arguments = arguments_of(subscripts, operands)
     if any(map(is_traced, arguments)):
         options: dict[str, object] = {} if dtype is None else {"dtype": dtype}
-        result: DTensor = traced(np.einsum, (subscripts_text, *arguments), **options)
+        result: DTensor = call_traced(np.einsum, (subscripts_text, *arguments), **options)
         return result if layout is None else relayout(result, layout)
     tensors = tensors_of(name, arguments)
     subscripts_text = (
@@ -520,7 +520,7 @@ def matmul(a: DTensor | ArrayLike, b: DTensor | ArrayLike) -> Call | DTensor:
     [[2, 3]]
     """
     if is_traced(a) or is_traced(b):
-        return traced(np.matmul, (a, b))
+        return call_traced(np.matmul, (a, b))
     call = product_of_one_device(a, b)
     if call is not None:
         return call

@@ -9,7 +9,7 @@ from numpy.typing import DTypeLike
 from meshcomm.blocks.align import relaid
 from meshcomm.blocks.make import mapped, mapping
 from meshcomm.blocks.map import deciding
-from meshcomm.blocks.moved import moved_from
+from meshcomm.blocks.moved import moved_view
 from meshcomm.blocks.rules import ADVICE
 from meshcomm.blocks.small import agree_on_result
 from meshcomm.blocks.views import abstract_array, abstract_array_like, check_writable, viewing, with_strides
@@ -74,10 +74,10 @@ def view(a: DTensor, dtype: DTypeLike | None = None) -> Call | DTensor:
         relaid_base = relaid(base, base.layout.replace(base.ndim - 1, ()).axes, "t.view")
         return mapped(take, relaid_base, shape=abstract_view.shape, dtype=new_dtype)
 
-    def send(base: DTensor, view: DTensor) -> None:
+    def write_to_base(base: DTensor, view: DTensor) -> None:
         base[...] = mapped(methodcaller("view", base.dtype), view, shape=base.shape, dtype=base.dtype)
 
-    return moved_from(tensor, fetch(tensor), abstract_view, fetch, send)
+    return moved_view(tensor, fetch(tensor), abstract_view, fetch, write_to_base)
 
 
 def _layout_for_itemsize(tensor: DTensor, itemsize: int) -> Layout | None:

@@ -11,7 +11,7 @@ from meshcomm.core.arrays.spec import TensorSpec
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh
 
-def set_elements(
+def register_functions(
     owners_of: Callable[[TensorSpec], ElementOwners | None],
     fetched: Callable[[DTensor, tuple[int, ...]], DTensor | None],
     as_tensor: Callable[[Value, TensorSpec], DTensor],
@@ -37,8 +37,8 @@ class PagedElements:
 class ElementOwners:
     mesh: Mesh
     dtype: DType
-    result: Layout
-    owners: dict[tuple[int, ...], int]
+    result_layout: Layout
+    device_of: dict[tuple[int, ...], int]
     numbers: list[tuple[int, ...]]
     starts: tuple[tuple[int, ...], ...]
     is_whole: bool
@@ -48,10 +48,10 @@ class ElementOwners:
         shape: Shape,
         dtype: DType,
         starts: tuple[tuple[int, ...], ...],
-        owners: dict[tuple[int, ...], int],
+        device_of: dict[tuple[int, ...], int],
         numbers: list[tuple[int, ...]],
         is_whole: bool,
-        result: Layout,
+        result_layout: Layout,
     ) -> None: ...
     def find(self, index: tuple[int, ...]) -> tuple[int, tuple[int, ...]] | None: ...
     def is_here(self, device: int) -> bool: ...

@@ -20,7 +20,7 @@ cdef Py_ssize_t _line = 0, _mask = 0
 cdef dict _pages = {}
 
 
-def set_elements(owners_of, fetched, as_tensor, Py_ssize_t line):
+def register_functions(owners_of, fetched, as_tensor, Py_ssize_t line):
     """Set what is in Python.
 
     Parameters
@@ -117,14 +117,14 @@ cdef class ElementOwners:
     mesh: of the tensor
     shape, dtype: of the tensor
     starts: the first index of each block along each axis
-    owners: the first device that has each block, by the numbers of the block along each axis
+    device_of: the first device that has each block, by the numbers of the block along each axis
     numbers: of the block of each device
     is_whole: whether each device has all elements
-    result: the layout of an element
+    result_layout: the layout of an element
     """
 
-    cdef readonly object mesh, dtype, result
-    cdef readonly dict owners
+    cdef readonly object mesh, dtype, result_layout
+    cdef readonly dict device_of
     cdef readonly list numbers
     cdef readonly tuple starts
     cdef readonly bint is_whole
@@ -132,9 +132,11 @@ cdef class ElementOwners:
     cdef dict _own
     cdef object _other  # takes what is written to elements of other devices
 
-    def __init__(self, mesh, tuple shape, dtype, tuple starts, dict owners, list numbers, bint is_whole, result):
-        self.mesh, self._shape, self.dtype, self.starts, self.owners = mesh, shape, dtype, starts, owners
-        self.numbers, self.is_whole, self.result, self._own = numbers, is_whole, result, {}
+    def __init__(
+        self, mesh, tuple shape, dtype, tuple starts, dict device_of, list numbers, bint is_whole, result_layout
+    ):
+        self.mesh, self._shape, self.dtype, self.starts, self.device_of = mesh, shape, dtype, starts, device_of
+        self.numbers, self.is_whole, self.result_layout, self._own = numbers, is_whole, result_layout, {}
         self._other = np.empty((1,) * len(shape), dtype)
 
     cdef tuple block_with(self, tuple index, list at):
@@ -159,7 +161,7 @@ cdef class ElementOwners:
         """Return the first device that has the element at *index*, and where; None if it is out of bounds."""
         cdef list at = []
         numbers = self.block_with(index, at)
-        return None if numbers is None else (self.owners[numbers], tuple(at))
+        return None if numbers is None else (self.device_of[numbers], tuple(at))
 
     cdef object own_numbers(self):
         """Return the numbers of the block of this rank; None if it has none. Simulated ranks share this object."""

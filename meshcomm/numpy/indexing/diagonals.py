@@ -17,7 +17,7 @@ from numpy.typing import DTypeLike
 
 from meshcomm.blocks.align import relaid
 from meshcomm.blocks.make import make, on_blocks
-from meshcomm.blocks.moved import moved_from
+from meshcomm.blocks.moved import moved_view
 from meshcomm.blocks.views import abstract_array, viewed
 from meshcomm.core._arguments import as_integer
 from meshcomm.core._types import Array, Names, Shape
@@ -139,7 +139,7 @@ def _diagonal_view(tensor: DTensor, rows: int, columns: int, offset: int, abstra
         relaid(tensor, tensor.layout.as_consecutive((rows, columns)), "diagonal"), rows, columns, offset
     )
     assert relaid_view is not None
-    return moved_from(tensor, relaid_view, abstract_view)
+    return moved_view(tensor, relaid_view, abstract_view)
 
 
 def _writeable_diagonal(array: Array, rows: int, columns: int) -> Array:

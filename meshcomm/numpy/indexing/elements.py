@@ -16,14 +16,14 @@ from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.scripted import is_scripted
 from meshcomm.core.arrays.spec import TensorSpec
 from meshcomm.core.layouts.slicing import Items
-from meshcomm.numpy.indexing._elements import ElementOwners, element_of, set_elements, to_set
+from meshcomm.numpy.indexing._elements import ElementOwners, element_of, register_functions, to_set
 from meshcomm.numpy.indexing.pages import LINE, fetch_elements, pages_of
 
-__all__ = ["element_of", "is_element", "to_set"]
+__all__ = ["element_of", "is_element_index", "to_set"]
 
 
 def _fetched_element(tensor: DTensor, index: tuple[int, ...]) -> DTensor | None:
-    """Return an element that no page has. Collective over the mesh; None if the slow path has to decide."""
+    """Return an element that is in no page. Collective over the mesh; None: the slow path has to take the index."""
     spec = tensor._spec
     owners = _owners_of(spec)
     if owners is None:
@@ -47,7 +47,7 @@ def _fetched_element(tensor: DTensor, index: tuple[int, ...]) -> DTensor | None:
 def _as_tensor(value: object, spec: TensorSpec) -> DTensor:
     owners = _owners_of(spec)
     assert owners is not None
-    return make(np.array(value, spec.dtype), owners.result, (), spec.dtype)
+    return make(np.array(value, spec.dtype), owners.result_layout, (), spec.dtype)
 
 
 def _paged_element(tensor: DTensor, index: tuple[int, ...], owners: ElementOwners) -> object:
@@ -61,12 +61,12 @@ def _paged_element(tensor: DTensor, index: tuple[int, ...], owners: ElementOwner
         if flat_indices is None:
             return None
         pages.keep(fetch_elements(tensor, flat_indices, owners), flat_indices)
-    element = pages.find(index)
-    assert element is not None
-    return element[0]
+    found = pages.find(index)
+    assert found is not None
+    return found[0]
 
 
-def is_element(items: Items, tensor: DTensor) -> TypeGuard[tuple[int, ...]]:
+def is_element_index(items: Items, tensor: DTensor) -> TypeGuard[tuple[int, ...]]:
     """Return whether an index is one integer for each axis, and this rank has a block."""
     return tensor._has_block and tensor.ndim > 0 and all(type(item) is int for item in items)
 
@@ -80,11 +80,11 @@ def _owners_of(spec: TensorSpec) -> ElementOwners | None:
     if not all(cut.is_consecutive for cut in cuts):
         return None
     block_numbers = [layout.block_numbers(device) for device in range(spec.mesh.size)]
-    owners = {block: device for device, block in reversed(list(enumerate(block_numbers)))}
+    device_of = {numbers: device for device, numbers in reversed(list(enumerate(block_numbers)))}
     starts = tuple(tuple(cut.consecutive.start(number) for number in range(cut.blocks)) for cut in cuts)
-    result = TensorSpec(layout._recut(()), (), spec.dtype).layout  # the layout object of the cached spec
+    result_layout = TensorSpec(layout._recut(()), (), spec.dtype).layout  # the layout object of the cached spec
     is_whole = layout.is_fully_replicated()
-    return ElementOwners(spec.mesh, spec.shape, spec.dtype, starts, owners, block_numbers, is_whole, result)
+    return ElementOwners(spec.mesh, spec.shape, spec.dtype, starts, device_of, block_numbers, is_whole, result_layout)
 
 
-set_elements(_owners_of, _fetched_element, _as_tensor, LINE)
+register_functions(_owners_of, _fetched_element, _as_tensor, LINE)

@@ -7,7 +7,7 @@ import numpy as np
 
 from meshcomm.blocks.make import mapped
 from meshcomm.blocks.map import elementwise
-from meshcomm.blocks.moved import moved_from
+from meshcomm.blocks.moved import moved_view
 from meshcomm.blocks.rules import text_as_scalar
 from meshcomm.blocks.views import abstract_array, viewed
 from meshcomm.core._types import Array
@@ -39,11 +39,11 @@ def fields(tensor: DTensor, names: Sequence[str]) -> DTensor:
     def fetch(base: DTensor) -> DTensor:
         return mapped(copy_fields, base, dtype=dtype)
 
-    def send(base: DTensor, view: DTensor) -> None:
+    def write_to_base(base: DTensor, view: DTensor) -> None:
         for name in names:
             field(base, name)[...] = field(view, name)
 
-    return moved_from(tensor, fetch(tensor), abstract_array(tensor)[list(names)], fetch, send)
+    return moved_view(tensor, fetch(tensor), abstract_array(tensor)[list(names)], fetch, write_to_base)
 
 
 def set_fields(tensor: DTensor, names: Sequence[str], value: object, assign: Callable[..., None]) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from meshcomm.blocks.align import agree_on_plain, note, relaid
 from meshcomm.blocks.edges import IntervalExchange, interval_exchange_for_axes, unshared_pieces
 from meshcomm.blocks.make import as_sharded, map_into, mapped, on_blocks
-from meshcomm.blocks.moved import is_moved, is_same_view, moved_from
+from meshcomm.blocks.moved import is_moved, is_same_view, moved_view
 from meshcomm.blocks.rules import Operand, aligned_axes, is_operand, shape_of
 from meshcomm.blocks.tensor_numpy import tensor_np
 from meshcomm.blocks.views import check_writable, offset_of, sliced_abstract_array, viewed
@@ -65,7 +65,7 @@ def slice_of(tensor: DTensor, index: object) -> Call | DTensor:
     """
     items = parsed_index(index, tensor.shape)
     # Like the fast path, which other ranks may use.
-    if elements.is_element(items, tensor) and not _has_ellipsis(index):
+    if elements.is_element_index(items, tensor) and not _has_ellipsis(index):
         element: DTensor | None = elements.element_of(tensor, items)
         if element is not None:
             return element
@@ -95,7 +95,7 @@ def _slice_or_call(tensor: DTensor, items: Items) -> Call | DTensor:
     local_slice = local_slice_of(tensor.layout, tensor.shape, items, device)
     abstract_view = sliced_abstract_array(tensor, items)
     if local_slice is None:
-        return moved_from(tensor, _moved_slice(tensor, items), abstract_view)
+        return moved_view(tensor, _moved_slice(tensor, items), abstract_view)
     if abstract_view.flags.writeable:
         spec, position = (
             TensorSpec(local_slice.layout, abstract_view.shape, tensor.dtype),
@@ -298,7 +298,7 @@ def _slice_assignment(tensor: DTensor, items: Items, value: Operand) -> Call | N
 
     The slice is written with positive steps, and with axes of length 1 for integers.
     """
-    if elements.is_element(items, tensor):
+    if elements.is_element_index(items, tensor):
         target = elements.to_set(tensor, items, value)
         if target is not None:
             _copy(target[0][(..., *target[1])], value._block if isinstance(value, DTensor) else value)

@@ -183,7 +183,7 @@ def fetch_elements(tensor: DTensor, flat_indices: Indices, owners: ElementOwners
     flat_block_numbers = np.ravel_multi_index(block_numbers, counts)
     mesh, layout, positions_by_device = tensor.mesh, tensor.layout, dict[int, Indices]()
     for block_number in np.unique(flat_block_numbers).tolist():
-        device = owners.owners[tuple(map(int, np.unravel_index(block_number, counts)))]
+        device = owners.device_of[tuple(map(int, np.unravel_index(block_number, counts)))]
         positions_by_device[device] = np.flatnonzero(flat_block_numbers == block_number)
     own_positions = positions_by_device.get(mesh.rank or 0)
     own_bytes = b"" if own_positions is None else tensor._block[tuple(i[own_positions] for i in indices)].tobytes()

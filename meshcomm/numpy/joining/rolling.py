@@ -9,7 +9,7 @@ from meshcomm.blocks.align import cut_by, relaid
 from meshcomm.blocks.assemble import assembling_if_cheaper
 from meshcomm.blocks.edges import TensorInterval
 from meshcomm.blocks.make import make, mapped, mapping, on_blocks
-from meshcomm.blocks.moved import moved_from
+from meshcomm.blocks.moved import moved_view
 from meshcomm.blocks.small import is_short_view, to_all
 from meshcomm.blocks.views import abstract_array, viewing
 from meshcomm.core._arguments import as_integer, normalised_axes
@@ -49,7 +49,7 @@ def flip(m: DTensor, axis: Axis = None) -> Call | DTensor:
     abstract = np.flip(abstract_array(tensor), axes)
     if is_short_view(tensor):
         whole_tensor = to_all(tensor, "flip")
-        return moved_from(
+        return moved_view(
             tensor, cut_by(tensor.layout, mapped(lambda block: np.flip(block, axes), whole_tensor)), abstract
         )
     # A shorter last cyclic block would become the first one: no layout has that.
@@ -62,7 +62,7 @@ def flip(m: DTensor, axis: Axis = None) -> Call | DTensor:
         specs[a] = spec
     layout = Layout(specs, _reversed_mesh(tensor.mesh, [name for a in cut_axes for name in specs[a]]))
     flipped = make(on_blocks(lambda block: np.flip(block, axes), source), layout, tensor.shape, tensor.dtype)
-    return moved_from(tensor, relaid(flipped, tensor.layout.axes, "flip", tensor.mesh), abstract)
+    return moved_view(tensor, relaid(flipped, tensor.layout.axes, "flip", tensor.mesh), abstract)
 
 
 def _flipped_spec(tensor: DTensor, axis: int) -> Names | None:

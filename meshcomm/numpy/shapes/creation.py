@@ -15,7 +15,7 @@ from meshcomm.core._types import Array, Indices, Shape, ShapeLike
 from meshcomm.core.arrays import create
 from meshcomm.core.arrays._recipes import Call, OnBlocks
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
-from meshcomm.core.arrays.operators import LIKE
+from meshcomm.core.arrays.operators import LIKE_FUNCTIONS
 from meshcomm.core.arrays.spec import TensorSpec
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.memory.blocks import new_block
@@ -182,7 +182,7 @@ def _repeated(tensor: DTensor, axis: int, shape: tuple[int, ...]) -> DTensor:
     return spread(tensor, other_axes, shape, layout)
 
 
-@implements_each(*LIKE)
+@implements_each(*LIKE_FUNCTIONS)
 def _with_like(function: Function) -> Function:
     """Return NumPy's *function* for ``like=`` a tensor: all of the array on each rank of its mesh."""
 

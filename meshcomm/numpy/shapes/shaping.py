@@ -11,7 +11,7 @@ import numpy as np
 
 from meshcomm.blocks.align import relaid
 from meshcomm.blocks.make import make, on_blocks, on_device
-from meshcomm.blocks.moved import moved_from
+from meshcomm.blocks.moved import moved_view
 from meshcomm.blocks.rules import broadcast_shape, without
 from meshcomm.blocks.views import abstract_array, reshaped_abstract_array, viewed, viewing
 from meshcomm.core._arguments import counted, ndim_of, normalised_axes, quote, reduced_axes
@@ -139,7 +139,7 @@ def _regrouped(
         source = relaid(tensor, reshaping.start, name)
         flat_tensor = relaid(_reblocked(source, reshaping.before, reshaping.flat), reshaping.after, name)
         result = _reblocked(flat_tensor, reshaping.result, shape)
-        return result if abstract is None else moved_from(tensor, result, abstract)
+        return result if abstract is None else moved_view(tensor, result, abstract)
     result = _reblocked(tensor, reshaping.result, shape)
     if abstract is not None and _keeps_views(tensor, shape):
         if tensor._view is None and result.dtype.kind in "biufcmM":
@@ -150,7 +150,7 @@ def _regrouped(
         lambda new_block, old_block: not new_block.size or np.may_share_memory(new_block, old_block), result, tensor
     ):
         result = result.copy()  # a block may be a view although the global array is none
-    return result if abstract is None else moved_from(tensor, result, abstract)
+    return result if abstract is None else moved_view(tensor, result, abstract)
 
 
 def _regrouping(tensor: DTensor, shape: Shape, wanted_specs: Axes | None = None) -> Regrouping:

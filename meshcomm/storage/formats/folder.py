@@ -54,14 +54,14 @@ class FolderWriter(IndexedWriter):
 
     checks: ClassVar[bool] = True
     any_tree: ClassVar[bool] = True
-    data_names = _DATA_NAME
+    data_name_pattern = _DATA_NAME
     _made_folder = False  # whether this save made the folder
 
     @property
     def index(self) -> Path:
         return self.path / MANIFEST
 
-    def named(self) -> set[str]:
+    def names_in_index(self) -> set[str]:
         data = _manifest(self.path)["file"]
         if not isinstance(data, dict):
             raise CheckpointError(f"{self.index} names no data file")

@@ -35,12 +35,12 @@ class IndexedWriter(Writer):
 
     @property
     @abstractmethod
-    def data_names(self) -> re.Pattern[str]:
+    def data_name_pattern(self) -> re.Pattern[str]:
         """The pattern of the names of data files of this index."""
 
     @abstractmethod
-    def named(self) -> set[str]:
-        """Return the data files that the index names. ``CheckpointError`` or ``OSError`` if it cannot be read."""
+    def names_in_index(self) -> set[str]:
+        """Return the names of the data files in the index. ``CheckpointError`` or ``OSError`` if it cannot be read."""
 
     def has_index(self) -> bool:
         """Return whether there is an index, also a damaged one, that may name data files."""
@@ -51,14 +51,14 @@ class IndexedWriter(Writer):
         self._data_files.append(self.index.parent / name)
         return self.new_file(self._data_files[-1], self.index)
 
-    def swap(self, text: bytes) -> None:
-        """Replace the index by a new one with this *text*."""
+    def swap(self, content: bytes) -> None:
+        """Replace the index by a new one with this *content*."""
         files.sync_folder(self.index.parent)
         for path, file in zip(self._data_files, self._locked, strict=True):
             if not file.has_a_name():
                 raise FileNotFoundError(f"another save has removed {path}, the data of this one")
         self.refuse_another()
-        files.put(self._new_index, text, self.index)
+        files.put(self._new_index, content, self.index)
         self._has_put_index = True
         files.replace(self._new_index, self.index)
         self.release()
@@ -76,14 +76,14 @@ class IndexedWriter(Writer):
             self.release()
 
     def remove_leftovers(self) -> None:
-        """Remove data files that no process holds and the index does not name, and the new indices of their saves."""
-        free_files = []
+        """Remove data files that no process has locked and the index does not name, and new indices of their saves."""
+        free_entries = []
         for entry in files.entries(self.index.parent):
             data_file = entry.with_name(entry.name.removeprefix(f"{self.index.name}."))
-            if self.data_names.fullmatch(data_file.name) and files.is_free(data_file):
-                free_files.append(entry)
-        # Read the index after that: a save unlocks its data files only when the index names them.
-        for path in self._unnamed_files(free_files):
+            if self.data_name_pattern.fullmatch(data_file.name) and files.is_free(data_file):
+                free_entries.append(entry)
+        # Read the index last: a save that ended meanwhile has unlocked its files, and the index names them now.
+        for path in self._unnamed_files(free_entries):
             files.remove(path)
 
     @property
@@ -95,7 +95,7 @@ class IndexedWriter(Writer):
         if not paths:
             return []
         try:
-            named = self.named()
+            named = self.names_in_index()
         except (CheckpointError, OSError):
             return [] if self.has_index() else paths
         return [path for path in paths if path.name not in named]

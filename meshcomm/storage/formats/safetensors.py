@@ -91,10 +91,10 @@ class SafetensorsIndexWriter(IndexedWriter):
         return self.path.name.removesuffix(INDEX)
 
     @property
-    def data_names(self) -> re.Pattern[str]:
+    def data_name_pattern(self) -> re.Pattern[str]:
         return re.compile(rf"{re.escape(self._stem)}-{_NUMBERS}")
 
-    def named(self) -> set[str]:
+    def names_in_index(self) -> set[str]:
         return {name for path in self._indices() for name in _weight_map(path)[1].values()}
 
     def has_index(self) -> bool:

@@ -37,14 +37,14 @@ class _Array(Sliced, Protocol):
 
     chunks: Shape
     shards: Shape | None
-    metadata: "_Metadata"
+    metadata: "_MetadataObject"
 
 
-class _Metadata(Protocol):
+class _MetadataObject(Protocol):
     def to_dict(self) -> Metadata: ...
 
 
-def refuse_odd(folder: Path, max_chunk_bytes: int | None = None) -> None:
+def refuse_unsafe_files(folder: Path, max_chunk_bytes: int | None = None) -> None:
     """Raise ``CheckpointError`` if the *folder* has a file that the library should not open.
 
     That is a link, a pipe, a file of metadata that is too long, or a chunk of more than *max_chunk_bytes*.
@@ -67,8 +67,8 @@ def open_array(path: Path, name: str) -> _Array:
     """Return the array *name* as an object of the library."""
     zarr = zarr_library()
     with reading(path):
-        store = zarr.open(str(path), mode="r")
-        array: _Array = store if isinstance(store, zarr.Array) else store[name]
+        opened = zarr.open(str(path), mode="r")
+        array: _Array = opened if isinstance(opened, zarr.Array) else opened[name]
         is_array = isinstance(array, zarr.Array)  # else it is a group
         if not is_array:
             raise CheckpointError(f"{path} has no array {quote(name)}")
@@ -79,21 +79,22 @@ def open_array(path: Path, name: str) -> _Array:
 
 
 def write_box(path: Path, name: str, index: tuple[slice, ...], block: Array) -> None:
-    """Write a *block* to a box of an array, by the library: each chunk in one step, and on the disk afterwards."""
+    """Write *block* to the slices *index* of an array, by the library. When it returns, the chunks are on the disk."""
     open_array(path, name)  # it refuses unknown codecs
     zarr = zarr_library()
     with reading(path):
-        store = zarr.open(str(path), mode="r+")
-        array = store if isinstance(store, zarr.Array) else store[name]
+        opened = zarr.open(str(path), mode="r+")
+        array = opened if isinstance(opened, zarr.Array) else opened[name]
     if not block.size:
         return
     with files.at_files():
         array[index] = block
-    lengths = array.shards or array.chunks
+    chunk_shape = array.shards or array.chunks
     chunk_ranges = [
-        range(axis_slice.start // n, -(-axis_slice.stop // n)) for axis_slice, n in zip(index, lengths, strict=True)
+        range(axis_slice.start // n, -(-axis_slice.stop // n))
+        for axis_slice, n in zip(index, chunk_shape, strict=True)
     ]
-    folder = path if isinstance(store, zarr.Array) else path / name
+    folder = path if isinstance(opened, zarr.Array) else path / name
     for chunk_index in product(*chunk_ranges):
         chunk = folder / array.metadata.encode_chunk_key(chunk_index)
         if chunk.exists():  # a chunk with only the fill value has no file
@@ -104,7 +105,7 @@ def write_box(path: Path, name: str, index: tuple[slice, ...], block: Array) -> 
 
 def codecs_in(metadata: Metadata) -> Iterator[str]:
     """Yield the names of the codecs in *metadata* of version 2 or 3, with those inside of shards."""
-    lists = [metadata.get(key) or [] for key in ("codecs", "index_codecs", "filters")]
-    for codec in chain(*lists, filter(None, [metadata.get("compressor")])):
-        yield str(codec.get("name", codec.get("id"))).removeprefix("numcodecs.")
-        yield from codecs_in(codec.get("configuration") or {})
+    codec_lists = [metadata.get(key) or [] for key in ("codecs", "index_codecs", "filters")]
+    for codec_metadata in chain(*codec_lists, filter(None, [metadata.get("compressor")])):
+        yield str(codec_metadata.get("name", codec_metadata.get("id"))).removeprefix("numcodecs.")
+        yield from codecs_in(codec_metadata.get("configuration") or {})

@@ -24,7 +24,7 @@ from meshcomm.storage.formats.base import (
     reading,
     refuse_many_chunks,
 )
-from meshcomm.storage.formats.zarr_library import codecs_in, open_array, refuse_odd, zarr_library
+from meshcomm.storage.formats.zarr_library import codecs_in, open_array, refuse_unsafe_files, zarr_library
 from meshcomm.storage.formats.zarr_metadata import METADATA as METADATA
 from meshcomm.storage.formats.zarr_metadata import dtype_of
 from meshcomm.storage.stored import Segment, Stored
@@ -58,7 +58,7 @@ def contents(path: Path) -> FileContents:
             name = str(folder.relative_to(path)) if folder != path else "array"
             stored = _stored_from_metadata(path, folder, name, node)
             if stored is None:
-                refuse_odd(folder)
+                refuse_unsafe_files(folder)
             arrays[name] = stored or _stored_by_library(path, name, checked_shape(node.get("shape"), str(file), 16))
             attributes[name], dims[name] = _attributes_and_dims(node.get("attributes"), node.get("dimension_names"))
             origins[name] = origin
@@ -126,7 +126,7 @@ def _stored_from_metadata(path: Path, folder: Path, name: str, metadata: JsonObj
 
 def _by_library(path: Path) -> FileContents:
     zarr = zarr_library()
-    refuse_odd(path)
+    refuse_unsafe_files(path)
     with reading(path):
         store = zarr.open(str(path), mode="r")
         is_single = isinstance(store, zarr.Array)
@@ -175,6 +175,6 @@ def _stored_by_library(path: Path, name: str, shape: Shape | None = None) -> Sto
     checked_dtype(dtype, f"{path}: array {quote(name)}")
     stored = Stored(name, checked_shape(shape, f"{path}: {name}", dtype.itemsize), dtype, ())
     folder = path / name
-    refuse_odd(folder if folder.is_dir() else path, 2 * prod(chunk) * dtype.itemsize + 2**20)
+    refuse_unsafe_files(folder if folder.is_dir() else path, 2 * prod(chunk) * dtype.itemsize + 2**20)
     refuse_many_chunks(f"{path}: {name}", shape, array.chunks, dtype.itemsize)
     return stored.by_library(chunk)
