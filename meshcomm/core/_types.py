@@ -19,7 +19,7 @@ Slices: TypeAlias = tuple[EllipsisType | slice, ...]  # index of a view; with an
 ShapeLike: TypeAlias = int | Sequence[int]
 Axis: TypeAlias = int | tuple[int, ...] | None
 DType: TypeAlias = np.dtype[Any]
-Groups: TypeAlias = Sequence[Sequence[int]] | NDArray[np.integer[Any]]  # a row of ranks, in order, for each group
+Groups: TypeAlias = Sequence[Sequence[int]] | NDArray[np.integer]  # a row of ranks, in order, for each group
 Pairs: TypeAlias = Iterable[tuple[int, int]]  # of a source and a target rank
 
 AnyFunction: TypeAlias = Callable[..., Any]
