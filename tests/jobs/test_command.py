@@ -61,6 +61,7 @@ ENDS = [
     (2, "calibrate {folder}/hidden", {}, 1, ["{folder}/hidden cannot be written: Is a directory"]),
     pytest.param(3, "calibrate", {}, 0, ["alpha_within"], marks=[pytest.mark.slow, pytest.mark.any_mpi]),
     (2, "bench walk", {}, 2, ["there is no bench 'walk'"]),
+    (2, "shell", {}, 2, ["shell launches its ranks: start it without mpiexec"]),
 ]
 
 

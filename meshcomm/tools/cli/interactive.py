@@ -9,7 +9,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
-from meshcomm.core.failures.launchers import launched
+from meshcomm.core.failures.launchers import are_several, launched
 from meshcomm.errors import MeshcommError
 from meshcomm.tools.cli.launch import found_mpiexec, usual_environment
 from meshcomm.tools.cli.once import print_once
@@ -51,6 +51,9 @@ def jupyter(options: argparse.Namespace) -> int:
 
 def shell(options: argparse.Namespace) -> int:
     """Run a prompt on ranks: IPython's, else Python's own."""
+    if are_several():
+        print_once("meshcomm: shell launches its ranks: start it without mpiexec, as in meshcomm shell -n 4")
+        return 2
     if options.file is not None and not options.file.exists():
         say(f"meshcomm: can't open file {str(options.file)!r}", error=True)
         return 2
