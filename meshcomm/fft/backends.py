@@ -15,6 +15,8 @@ from meshcomm.core._types import Array
 from meshcomm.errors import MeshcommError, ShapeError
 from meshcomm.fft.kinds import Transform
 
+_IN_SCIPY = "SciPy has it: backend='scipy', pip install scipy"
+
 
 class FFTBackend(Protocol):
     """A library that transforms arrays."""
@@ -78,9 +80,7 @@ class _Ducc:
 
     def check(self, transform: Transform) -> None:
         if transform.change == "same_dtype":
-            raise MeshcommError(
-                f"the FFT backend 'ducc0' has no {transform.name} here; SciPy has it: pip install scipy"
-            )
+            raise MeshcommError(f"the FFT backend 'ducc0' has no {transform.name} here; {_IN_SCIPY}")
 
     def apply(self, transform: Transform, array: Array, overwrite: bool, workers: int | None) -> Array:
         module, axes, forward = self._module, transform.axes, not transform.kind.startswith("i")
@@ -125,7 +125,7 @@ def _function(module: ModuleType, name: str, kind: str, display_name: str = "") 
     """Return the function *kind* of the backend *name*; errors call it *display_name*."""
     function: Callable[..., Array] | None = getattr(module, kind, None)
     if function is None:
-        raise MeshcommError(f"the FFT backend {name!r} has no {display_name or kind}; SciPy has it: pip install scipy")
+        raise MeshcommError(f"the FFT backend {name!r} has no {display_name or kind}; {_IN_SCIPY}")
     return function
 
 

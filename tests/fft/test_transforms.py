@@ -568,7 +568,7 @@ def test_numpy_is_a_backend(kind, norm):
 
 @on_mesh(1)
 def test_numpy_has_no_cosines(mesh):
-    with pytest.raises(MeshcommError, match=r"'numpy' has no dct; SciPy has it: pip install"):
+    with pytest.raises(MeshcommError, match=r"'numpy' has no dct; SciPy has it: backend='scipy', pip install"):
         mc.fft.dct(mc.ones((4,), float, mc.Layout([U], mesh)), backend="numpy")
 
 
