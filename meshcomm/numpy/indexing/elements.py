@@ -61,9 +61,9 @@ def _paged_element(tensor: DTensor, index: tuple[int, ...], owners: ElementOwner
         if flat_indices is None:
             return None
         pages.keep(fetch_elements(tensor, flat_indices, owners), flat_indices)
-    found = pages.find(index)
-    assert found is not None
-    return found[0]
+    element = pages.find(index)
+    assert element is not None
+    return element[0]
 
 
 def is_element_index(items: Items, tensor: DTensor) -> TypeGuard[tuple[int, ...]]:
