@@ -25,8 +25,8 @@ Pairs: TypeAlias = Iterable[tuple[int, int]]  # of a source and a target rank
 AnyFunction: TypeAlias = Callable[..., Any]
 """A function that is looked up by name: its callers know its parameters and its result."""
 
-Kwargs: TypeAlias = dict[str, Any]
-"""Arguments by name, for a function of NumPy or of another library."""
+AnyDict: TypeAlias = dict[str, Any]
+"""Values of any kind by name: arguments of a function that is looked up, attributes, a state of another library."""
 
 Casting: TypeAlias = Literal["no", "equiv", "safe", "same_kind", "unsafe"]
 """NumPy's rules for conversions."""

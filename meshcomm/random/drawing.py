@@ -14,7 +14,7 @@ from meshcomm.blocks.rules import aligned_axes, broadcast_shape, common_layout, 
 from meshcomm.blocks.small import agree_on_result
 from meshcomm.blocks.views import check_writable
 from meshcomm.core._arguments import as_array, as_dtype, as_shape, quote
-from meshcomm.core._types import Array, DType, Kwargs, Names, Shape, ShapeLike, Slices
+from meshcomm.core._types import AnyDict, Array, DType, Names, Shape, ShapeLike, Slices
 from meshcomm.core.arrays.create import empty
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.core.arrays.relayout import relayout
@@ -32,7 +32,7 @@ DrawResult: TypeAlias = Any
 
 Size: TypeAlias = ShapeLike | None
 Where: TypeAlias = Layout | None
-GeneratorState: TypeAlias = Kwargs
+GeneratorState: TypeAlias = AnyDict
 """The state of a generator: a dict that JSON can hold, as NumPy's bit generators have it."""
 Seed: TypeAlias = int | Sequence[int] | SeedSequence
 

@@ -10,14 +10,14 @@ from xarray.coding import strings
 from xarray.conventions import cf_encoder, encode_dataset_coordinates
 
 from meshcomm.core._arguments import quote
-from meshcomm.core._types import Array, Kwargs
+from meshcomm.core._types import AnyDict, Array
 from meshcomm.storage.decoding import CODING
 from meshcomm.storage.options import Chunks, Compression
 from meshcomm.xarray.objects import plain_attributes
 
-Encoding: TypeAlias = Kwargs
+Encoding: TypeAlias = AnyDict
 """The encoding of a variable in a file, as in xarray: "dtype", "units" and others."""
-Encodings: TypeAlias = dict[str, Kwargs]
+Encodings: TypeAlias = dict[str, AnyDict]
 """Encodings by the name of a variable; functions may change them."""
 
 _CHUNKS = ("chunksizes", "chunks")
@@ -37,7 +37,7 @@ class EncodedDataset(NamedTuple):
 
     arrays: dict[str, Any]
     dims: dict[str, tuple[str, ...]]
-    attributes: Kwargs
+    attributes: AnyDict
 
     def only(self, names: list[str]) -> "EncodedDataset":
         """Return the arrays *names*, without the attributes of the file."""
@@ -51,7 +51,7 @@ class StorageOptions(NamedTuple):
     compression: Compression
     limit: int | None = None
 
-    def of(self, file_data: EncodedDataset) -> Kwargs:
+    def of(self, file_data: EncodedDataset) -> AnyDict:
         """Return the options of `meshcomm.save` for these arrays."""
         chunks, codecs = (_for_names(option, file_data.arrays) for option in (self.chunks, self.compression))
         return {"dims": file_data.dims, "metadata": file_data.attributes, "chunks": chunks, "compression": codecs}

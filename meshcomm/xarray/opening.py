@@ -19,7 +19,7 @@ from meshcomm.blocks.make import on_blocks
 from meshcomm.blocks.session import in_session
 from meshcomm.blocks.small import broadcast_from_device
 from meshcomm.core._arguments import as_path, quote
-from meshcomm.core._types import Array, Kwargs, Shape
+from meshcomm.core._types import AnyDict, Array, Shape
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.layout_text import UNSHARDED, Spec
@@ -107,7 +107,7 @@ def open(
 
     if is_single:
         return open_one(paths[0])
-    join_options: Kwargs = {"compat": compat, "data_vars": data_vars, "coords": coords, "join": join}
+    join_options: AnyDict = {"compat": compat, "data_vars": data_vars, "coords": coords, "join": join}
     join_options |= {"combine_attrs": combine_attrs} | ({"concat_dim": concat_dim} if combine == "nested" else {})
     join_all = xarray.combine_nested if combine == "nested" else xarray.combine_by_coords
     result = join_all(_map_nested(open_one, paths), **join_options)

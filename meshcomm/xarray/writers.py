@@ -5,7 +5,7 @@ from pathlib import Path
 import xarray
 
 from meshcomm.core._arguments import quote
-from meshcomm.core._types import Kwargs
+from meshcomm.core._types import AnyDict
 from meshcomm.storage.formats.known import FORMATS
 from meshcomm.xarray.saving import save
 
@@ -31,7 +31,7 @@ _ALLOWED: dict[str, dict[str, tuple[object, ...]]] = {
 """The values of arguments that `save` supports. Other arguments are hints, or passed to `save`."""
 
 
-def write(name: str, dataset: xarray.Dataset, arguments: Kwargs) -> None:
+def write(name: str, dataset: xarray.Dataset, arguments: AnyDict) -> None:
     """Write a dataset for xarray's function *name*. Collective over the meshes of its tensors.
 
     Parameters

@@ -21,7 +21,7 @@ from meshcomm.blocks.views import check_writable
 from meshcomm.core._arguments import as_array, counted, index_of, quote
 from meshcomm.core._callers import warn
 from meshcomm.core._tracing import Value, traceable
-from meshcomm.core._types import Array, Casting, DType, Kwargs, Shape
+from meshcomm.core._types import AnyDict, Array, Casting, DType, Shape
 from meshcomm.core.arrays._recipes import Call, completed
 from meshcomm.core.arrays.create import from_callback
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
@@ -35,7 +35,7 @@ from meshcomm.numpy.reductions.reductions import inner_of_same_layout
 from meshcomm.numpy.shapes.shaping import normalised_axis
 
 Factor: TypeAlias = DTensor | ArrayLike
-Options: TypeAlias = Kwargs  # of a universal function, by NumPy's names
+Options: TypeAlias = AnyDict  # of a universal function, by NumPy's names
 Axes: TypeAlias = tuple[Sequence[int], Sequence[int]]
 """The axes of the first operand that are summed over, and those of the second one."""
 

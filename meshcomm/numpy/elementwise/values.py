@@ -15,7 +15,7 @@ from meshcomm.blocks.small import agree_on_result
 from meshcomm.blocks.views import abstract_array, abstract_array_like, check_writable, viewing, with_strides
 from meshcomm.core._arguments import as_dtype
 from meshcomm.core._callers import warning_at_program
-from meshcomm.core._types import Array, Casting, Kwargs
+from meshcomm.core._types import AnyDict, Array, Casting
 from meshcomm.core.arrays._recipes import Call, converted
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.core.layouts.layout import Layout
@@ -152,6 +152,6 @@ def _out_tuple(name: str, out: object) -> tuple[DTensor, ...]:
     return targets
 
 
-def _out_argument(out_kwargs: Kwargs) -> Kwargs:
+def _out_argument(out_kwargs: AnyDict) -> AnyDict:
     """Return ``out=`` as one array, for functions that take no tuple."""
     return {name: out[0] for name, out in out_kwargs.items()}

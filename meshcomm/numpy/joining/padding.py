@@ -14,7 +14,7 @@ from meshcomm.blocks.align import relaid
 from meshcomm.blocks.assemble import assembling, join_blocks
 from meshcomm.blocks.make import make, on_device
 from meshcomm.core._arguments import as_integer, counted, quote
-from meshcomm.core._types import Array, Indices, Kwargs
+from meshcomm.core._types import AnyDict, Array, Indices
 from meshcomm.core.arrays._recipes import Call, Recipe
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
 from meshcomm.core.layouts.layout import Layout
@@ -29,7 +29,7 @@ from meshcomm.numpy.shapes.shaping import normalised_axis
 
 Width: TypeAlias = tuple[int, int]
 
-Options: TypeAlias = Kwargs
+Options: TypeAlias = AnyDict
 
 MODES: dict[str, Callable[[Indices, int], Indices]] = {
     "edge": lambda indices, n: np.clip(indices, 0, n - 1),

@@ -9,14 +9,14 @@ from typing import Protocol, TypeAlias
 import numpy as np
 
 from meshcomm.core._arguments import quote
-from meshcomm.core._types import Array, Kwargs, Shape
+from meshcomm.core._types import AnyDict, Array, Shape
 from meshcomm.errors import CheckpointError
 from meshcomm.storage import files
 from meshcomm.storage.formats import zarr_store
 from meshcomm.storage.formats.base import Sliced, reading
 from meshcomm.storage.libraries import library
 
-Metadata: TypeAlias = Kwargs
+Metadata: TypeAlias = AnyDict
 """The metadata of an array of zarr, of version 2 or 3."""
 
 CODECS = {
