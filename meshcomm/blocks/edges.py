@@ -170,7 +170,7 @@ class IntervalExchange:
         pieces = [array_of(_sliced(blocks[tensor_index], slices)) for tensor_index, slices in plan.sends]
         if len(pieces) < 2:
             return as_bytes(contiguous(pieces[0])) if pieces else NOTHING
-        # Of elements, it would make native byte order.
+        # Join bytes: elements would be converted to native byte order.
         return np.concatenate([as_bytes(contiguous(piece)) for piece in pieces])
 
     def _intervals(self, number: int) -> Iterator[tuple[int, int, int, int]]:

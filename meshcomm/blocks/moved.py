@@ -291,7 +291,7 @@ def _index_at(offset: Value, shape: Shape, strides: Shape) -> list[Value] | None
     """Return the index, for each axis, of the element *offset* bytes from the first; None if no element is there."""
     indices: list[Value] = [0] * len(shape)
     long_axes = [axis for axis, n in enumerate(shape) if n > 1 and strides[axis]]
-    # From the lowest byte.
+    # Count from the lowest byte.
     offset = offset - sum((shape[axis] - 1) * strides[axis] for axis in long_axes if strides[axis] < 0)
     for axis in sorted(long_axes, key=lambda axis: -abs(strides[axis])):
         # At most the last index: in windows, the remainder belongs to the next axis.
