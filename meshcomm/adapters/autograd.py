@@ -180,9 +180,7 @@ defvjp(_PRIMITIVES[relayout], lambda ans, x, *_, **__: lambda g: in_layout_of(g,
 defvjp(_PRIMITIVES[whole], lambda ans, x: lambda g: relayout(g, x.layout))
 defvjp(_PRIMITIVES[of_block], lambda ans, *_: lambda g: gradients.block_of(in_layout_of(g, ans)), None, None)
 defvjp(_PRIMITIVES[gradients.block_of], lambda ans, x: lambda g: of_block(g, x.layout, x.shape))
-defvjp(
-    _PRIMITIVES[gradients.indexing_vjp], lambda ans, x, index, *_: lambda g: in_layout_of(g[index], x), argnums=(0,)
-)
+defvjp(_PRIMITIVES[gradients.indexing_vjp], lambda ans, x, key, *_: lambda g: in_layout_of(g[key], x), argnums=(0,))
 defvjp(_PRIMITIVES[spread], lambda ans, x, axes, *_: lambda g: in_layout_of(sum_over(g, axes), x), None, None, None)
 defvjp(_PRIMITIVES[collectives.all_to_all], lambda ans, x, *call: lambda g: gradients.all_to_all_vjp(g, *call))
 defvjp(_PRIMITIVES[collectives.all_gather], lambda ans, x, *call: lambda g: gradients.all_gather_vjp(g, *call))

@@ -117,26 +117,22 @@ class _GroupReduction(NamedTuple):
     def _of_variable(self, variable: Variable) -> Variable:
         """Return the results of a variable that has the dimension of the elements."""
         data = variable.data
-        group_dim = self.by._group_dim
-        group_numbers = np.full(variable.sizes[group_dim], -1)
+        by_dim = self.by._group_dim
+        group_numbers = np.full(variable.sizes[by_dim], -1)
         for number, rows in enumerate(self._groups):
             group_numbers[rows] = number
         axes = variable.get_axis_num([d for d in variable.dims if d in self.dims])
-        function = partial(self.function, axis=axes if len(axes) > 1 else axes[0], **self.options)
-        groups = ElementGroups(variable.get_axis_num(group_dim), group_numbers, len(self._groups))
-        grouping = Grouping(
-            f"groupby.{_REDUCTION_NAMES[self.function]}", (*self.options.items(),), function, axes, groups
-        )
+        call = partial(self.function, axis=axes if len(axes) > 1 else axes[0], **self.options)
+        groups = ElementGroups(variable.get_axis_num(by_dim), group_numbers, len(self._groups))
+        grouping = Grouping(f"groupby.{_REDUCTION_NAMES[self.function]}", (*self.options.items(),), call, axes, groups)
         results: DTensor | Array
         if isinstance(data, DTensor) and not (data.dtype.kind in "mM" and grouping.name.endswith("mean")):
             results = grouped(grouping._replace(shares=self._shares(data.dtype, axes)), data)
         else:  # xarray counts from the first date of a group, which may be in another block
             results = np.stack(
-                [function(members) for members in grouping.members(data, np.arange(len(group_numbers)))], grouping.axis
+                [call(members) for members in grouping.members(data, np.arange(len(group_numbers)))], grouping.axis
             )
-        dims = [
-            self._result_dim if d == group_dim else d for d in variable.dims if d == group_dim or d not in self.dims
-        ]
+        dims = [self._result_dim if d == by_dim else d for d in variable.dims if d == by_dim or d not in self.dims]
         return Variable(dims, results, variable.attrs if self.keep_attrs else None)
 
     def _shares(self, dtype: DType, axes: tuple[int, ...]) -> ShareReduction | None:

@@ -240,9 +240,7 @@ def interval_exchange_for_axes(spec: TensorSpec, axes: Axes) -> IntervalExchange
     dimensions before and after, and at least half of its elements stay.
     """
     layout, shape = spec.layout, spec.shape
-    differing_axes = [
-        a for a, (old_spec, new_spec) in enumerate(zip(layout.axes, axes, strict=True)) if old_spec != new_spec
-    ]
+    differing_axes = [a for a, (old, new) in enumerate(zip(layout.axes, axes, strict=True)) if old != new]
     if len(differing_axes) != 1 or 0 in shape:
         return None
     (axis,) = differing_axes

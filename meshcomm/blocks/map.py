@@ -202,12 +202,10 @@ def _elementwise_run(
         if len({x.axis for x in edges if x is not None}) > 1:
             edges = [None] * len(operands)
     single, device = not isinstance(samples, tuple), layout.mesh.rank
-    can_wait = single and device is not None and isinstance(function, np.ufunc)
+    waits = single and device is not None and isinstance(function, np.ufunc)
     all_dtypes = [*dtypes, *(x.dtype for x in operands if isinstance(x, DTensor | np.ndarray))]
-    can_wait = (
-        can_wait and not may_raise(function, dtypes[0]) and is_large(layout.block_shape(shape, device), all_dtypes)
-    )
-    return _ElementwiseRun(name, function, layout, shape, dtypes, single, tuple(edges), device, can_wait)
+    waits = waits and not may_raise(function, dtypes[0]) and is_large(layout.block_shape(shape, device), all_dtypes)
+    return _ElementwiseRun(name, function, layout, shape, dtypes, single, tuple(edges), device, waits)
 
 
 def _call_if_alike(

@@ -296,15 +296,13 @@ def deliver(
         if len(chunks) * rounds > 1 and last_writers is None and not sums:
             last_writers = np.zeros(prod(shape), np.uint16 if ranks.size > 256 else np.uint8)
         for round_rows, round_counts, round_incoming in _rounds_of(counts, incoming_counts, rounds):
-            selection = order if round_rows is None else order[round_rows]
-            row_numbers = _exchanged_numbers(
-                ranks, targets.row_numbers[chunk][selection], round_counts, round_incoming
-            )
+            selected = order if round_rows is None else order[round_rows]
+            row_numbers = _exchanged_numbers(ranks, targets.row_numbers[chunk][selected], round_counts, round_incoming)
             received_rows = None
             if rows is not None:
                 received_rows = new_block((int(round_incoming.sum()), *rows.shape[1:]), rows.dtype)
                 ranks.exchanged(
-                    opaque(rows[chunk]).take(selection, axis=0), round_counts, opaque(received_rows), round_incoming
+                    opaque(rows[chunk]).take(selected, axis=0), round_counts, opaque(received_rows), round_incoming
                 )
             if last_writers is not None:
                 row_numbers, received_rows = _latest_rows(row_numbers, received_rows, round_incoming, last_writers)
@@ -342,9 +340,7 @@ def migrate_rows(ranks: RowRanks, arrays: list[Array], owners: Indices) -> tuple
     received_counts = ranks.alltoall_counts(np.bincount(owners, minlength=ranks.size))
     (max_count,) = ranks.allreduce_max(len(owners))
     row_count, row_starts = int(received_counts.sum()), np.cumsum(received_counts) - received_counts
-    results = ranks.agree_on_result(
-        lambda: [new_block((row_count, *array.shape[1:]), array.dtype) for array in arrays]
-    )
+    results = ranks.agree_on_result(lambda: [new_block((row_count, *x.shape[1:]), x.dtype) for x in arrays])
     row_bytes = sum(array.dtype.itemsize * prod(array.shape[1:]) for array in arrays)
     for chunk in _row_chunks(max_count, len(owners), _BYTES_PER_ROW + row_bytes):
         order, counts = _by_owner(owners[chunk], ranks.size)
@@ -483,10 +479,8 @@ def _exchanged_numbers(ranks: RowRanks, row_numbers: Indices, counts: Indices, i
         return received.astype(np.intp, copy=False)
     numbers, word_ends = list[Indices](), np.cumsum(incoming_words)
     for rank in np.flatnonzero(incoming_counts):
-        message = received[word_ends[rank] - incoming_words[rank] : word_ends[rank]]
-        numbers.append(
-            message if len(message) == incoming_counts[rank] else _concatenated_ranges(*message.reshape(2, -1))
-        )
+        words = received[word_ends[rank] - incoming_words[rank] : word_ends[rank]]
+        numbers.append(words if len(words) == incoming_counts[rank] else _concatenated_ranges(*words.reshape(2, -1)))
     return np.concatenate(numbers).astype(np.intp, copy=False)
 
 

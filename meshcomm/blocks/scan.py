@@ -85,10 +85,8 @@ def _block_scan(
     filled_positions = [i for i, device in enumerate(devices) if layout.block_shape(shape, device)[axis]]
     order = sorted(filled_positions, key=lambda i: layout.block_numbers(devices[i])[axis])
     block_shape = layout.block_shape(shape, location.device)
-    row_elements = prod(length for a, length in enumerate(block_shape) if a != axis)
-    exclusive_scan = ExclusiveScan(
-        group, position, scan.ufunc, row_elements, scan.compute_dtype.itemsize, order=order
-    ).run
+    row_size = prod(length for a, length in enumerate(block_shape) if a != axis)
+    exclusive_scan = ExclusiveScan(group, position, scan.ufunc, row_size, scan.compute_dtype.itemsize, order=order).run
     is_first = position not in order[1:]  # True also without elements
 
     def run(block: Array) -> Array:

@@ -172,9 +172,7 @@ class Session:
         first_rank = member(self.location, self._mesh, 0)
         with exchanging(self._rank_set):
             values = self.communicator.gather_json(first_rank, value)
-        return (
-            [values[member(self.location, self._mesh, device)] for device in range(self._mesh.size)] if values else []
-        )
+        return [values[member(self.location, self._mesh, d)] for d in range(self._mesh.size)] if values else []
 
     def broadcast(self, array: Array) -> None:
         """Overwrite a C-contiguous *array* with the array of `position` 0. Collective."""

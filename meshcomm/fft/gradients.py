@@ -99,11 +99,9 @@ def _tensor_along(spectrum: DTensor, axis: int, values: Callable[[Indices], Arra
     """Return *values* of the indices along *axis*, as a tensor that broadcasts with *spectrum*, sharded alike."""
     shape = tuple(spectrum.shape[a] if a == axis else 1 for a in range(spectrum.ndim))
     layout = spectrum.layout.only(axis)
-    real_dtype = np.empty(0, spectrum.dtype).real.dtype
+    dtype = np.empty(0, spectrum.dtype).real.dtype
     index = partial(indices_along, layout, shape, axis)
-    return mapped(
-        lambda block: values(index()).astype(real_dtype), spectrum, layout=layout, shape=shape, dtype=real_dtype
-    )
+    return mapped(lambda block: values(index()).astype(dtype), spectrum, layout=layout, shape=shape, dtype=dtype)
 
 
 def _vjp(grad: DTensor, x: DTensor, transform: Transform, layout: ResultLayout, options: FFTOptions) -> DTensor:

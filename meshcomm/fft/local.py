@@ -68,10 +68,8 @@ def _transform_piece(
         if np.may_share_memory(result, target):
             return
     else:
-        work_dtype = working_dtype(source.dtype)
-        result = backend.apply(
-            transform, source.astype(work_dtype) if source.dtype != work_dtype else source, False, workers
-        )
+        dtype = working_dtype(source.dtype)
+        result = backend.apply(transform, source.astype(dtype) if source.dtype != dtype else source, False, workers)
     np.copyto(target, result)
 
 

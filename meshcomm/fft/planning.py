@@ -173,11 +173,9 @@ class FFTPlan:
 
     def _step_text(self, step: FFTStep) -> str:
         about = "about " if isinstance(step, ShardedStep) else ""
-        received = (
-            "" if isinstance(step, LocalStep) else f"  {about}{bytes_text(step.received(self.machine))} received"
-        )
+        moved = "" if isinstance(step, LocalStep) else f"  {about}{bytes_text(step.received(self.machine))} received"
         cost = f"{seconds_text(step.seconds(self.machine))}, blocks of {bytes_text(step.block_bytes)}"
-        return f"{step}{received}  [{cost}]"
+        return f"{step}{moved}  [{cost}]"
 
     __repr__ = __str__
 

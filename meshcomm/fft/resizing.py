@@ -224,31 +224,26 @@ def _resizing(name: str, tensor: DTensor, grids: tuple[Ints, Ints, Ints], kind: 
 
     *grids* are the lengths of the new grid, the axes, and the lengths of the old grid.
     """
-    s, axes, old_s = grids
+    s, axes_argument, old_s = grids
     if s is None:
         raise ShapeError(f"{name}: s must be the lengths of the new grid, not None")
     new_lengths = [as_integer(n, "s", ShapeError) for n in listed(s)]
-    axis_numbers = axes_of(axes, list(new_lengths), tensor.ndim)
-    if len(new_lengths) != len(axis_numbers):
-        raise ShapeError(
-            f"{name}: {counted(len(new_lengths), 'length')} in s for {counted(len(axis_numbers), 'axis')}"
-        )
+    axes = axes_of(axes_argument, list(new_lengths), tensor.ndim)
+    if len(new_lengths) != len(axes):
+        raise ShapeError(f"{name}: {counted(len(new_lengths), 'length')} in s for {counted(len(axes), 'axis')}")
     if norm not in NORMS:
         raise ShapeError(f'invalid norm value {quote(norm)}, should be "backward", "ortho" or "forward"')
-    old_lengths = lengths_of(tensor, axis_numbers, old_s, kind, "was")
+    old_lengths = lengths_of(tensor, axes, old_s, kind, "was")
     grows = name.endswith("pad_spectrum")
-    for axis, n, m in zip(axis_numbers, old_lengths, new_lengths, strict=True):
+    for axis, n, m in zip(axes, old_lengths, new_lengths, strict=True):
         if (m < n) if grows else not 1 <= m <= n:
             raise ShapeError(f"{name}: {m} elements along axis {axis}, where the old grid has {n}")
-    ratio, halved_axis = (
-        prod(new_lengths) / prod(old_lengths),
-        axis_numbers[-1] if halves(kind) and axis_numbers else None,
-    )
-    lengths = zip(axis_numbers, old_lengths, new_lengths, strict=True)
+    ratio, halved_axis = prod(new_lengths) / prod(old_lengths), axes[-1] if halves(kind) and axes else None
+    lengths = zip(axes, old_lengths, new_lengths, strict=True)
     return Resizing(
         resized_axes=tuple(ResizedAxis(axis, n, m, axis == halved_axis) for axis, n, m in lengths if n != m),
         nyquist_factor=0.5 if grows else 1.0,
-        conjugate_axes=None if grows else tuple(axis_numbers[:-1]),
+        conjugate_axes=None if grows else tuple(axes[:-1]),
         scale={"ortho": ratio**0.5, "forward": 1.0}.get(norm or "", ratio),
         grows=grows,
     )
@@ -287,12 +282,10 @@ def _resize_all(tensors: Sequence[DTensor], resizings: Sequence[Resizing]) -> li
 def _relayout_all(tensors: list[DTensor], layouts: list[Layout]) -> list[DTensor]:
     """Return *tensors* in other *layouts*. Collective if elements move: in one exchange."""
     spectra = dict(enumerate(tensors))
-    moving_numbers = [number for number, tensor in spectra.items() if tensor.layout.axes != layouts[number].axes]
+    moving_numbers = [i for i, tensor in spectra.items() if tensor.layout.axes != layouts[i].axes]
     if moving_numbers:
         with session(OPERATION, spectra[moving_numbers[0]].mesh):
-            results = relayout(
-                [spectra[number] for number in moving_numbers], [layouts[number] for number in moving_numbers]
-            )
+            results = relayout([spectra[i] for i in moving_numbers], [layouts[i] for i in moving_numbers])
         spectra.update(zip(moving_numbers, results, strict=True))
     return list(spectra.values())
 
@@ -339,14 +332,9 @@ class _Resizer:
         for resized_axis in self._resizing.resized_axes:
             index = resized_axis.nyquist_index
             if index is not None and resized_axis.halved and self._resizing.conjugate_axes is not None:
-                plane_index = span(spectrum.ndim, resized_axis.axis, index, index + 1)
-                plane = getitem(spectrum, plane_index)
-                put(
-                    OPERATION,
-                    spectrum,
-                    plane_index,
-                    plane + _opposite_frequencies(plane, self._resizing.conjugate_axes),
-                )
+                slices = span(spectrum.ndim, resized_axis.axis, index, index + 1)
+                plane = getitem(spectrum, slices)
+                put(OPERATION, spectrum, slices, plane + _opposite_frequencies(plane, self._resizing.conjugate_axes))
         return spectrum
 
     def _copy_elements(self, tensor: DTensor, layout: Layout, shape: Shape, scale: float) -> DTensor:

@@ -191,7 +191,7 @@ def _by_convolution(transform: Transform, tensor: DTensor, run_anywhere: RunTran
     forward = transform.kind == "fftn"
     padded_length = convolved_length(n)
     complex_dtype = np.result_type(tensor.dtype, np.complex128)
-    line_layout = tensor.layout.only(axis).default_cut(axis)
+    layout = tensor.layout.only(axis).default_cut(axis)
 
     def chirp(length: int) -> DTensor:
         def values(slices: tuple[slice, ...]) -> Array:
@@ -200,9 +200,7 @@ def _by_convolution(transform: Transform, tensor: DTensor, run_anywhere: RunTran
             values_at_index = roots(index * index % (2 * n), 2 * n, forward == (length == n), complex_dtype)
             return values_at_index.reshape([-1 if a == axis else 1 for a in range(tensor.ndim)])
 
-        return from_callback(
-            [length if a == axis else 1 for a in range(tensor.ndim)], complex_dtype, line_layout, values
-        )
+        return from_callback([length if a == axis else 1 for a in range(tensor.ndim)], complex_dtype, layout, values)
 
     padded_transform = replace(transform, kind="fftn", lengths=(padded_length,), norm=None)
     factors = chirp(n)

@@ -106,10 +106,8 @@ class RelayoutStep:
         if self.source.mesh != self.layout.mesh:
             return exchange_seconds(machine, largest * self.dtype.itemsize, size - 1)
         devices = sorted({0, size // 2, size - 1})
-        missing_elements = largest - min(
-            _common_elements(self.source, self.layout, self.shape, device) for device in devices
-        )
-        if missing_elements <= 0:
+        missing = largest - min(_common_elements(self.source, self.layout, self.shape, device) for device in devices)
+        if missing <= 0:
             return 0.0
         old_positions, new_positions = (
             {name: (axis, names.index(name)) for axis, names in enumerate(layout.axes) for name in names}
@@ -120,7 +118,7 @@ class RelayoutStep:
         ]
         # Only the cut changes.
         peers = prod(self.layout.mesh.dim_size(name) for name in set(moved_names)) - 1 if moved_names else size - 1
-        return exchange_seconds(machine, missing_elements * self.dtype.itemsize, peers)
+        return exchange_seconds(machine, missing * self.dtype.itemsize, peers)
 
     def received(self, machine: Machine) -> int:
         """Return the most bytes that a device receives."""
@@ -196,11 +194,9 @@ class ShardedStep(TransformStep):
     estimate = seconds
 
     def __str__(self) -> str:
-        algorithm = (
-            f"four steps, {self.rows} x {self.length // self.rows}" if self.rows else "a convolution (Bluestein)"
-        )
+        method = f"four steps, {self.rows} x {self.length // self.rows}" if self.rows else "a convolution (Bluestein)"
         target = self.layout.specs_text
-        return f"{self.transform}, sharded ({algorithm}) -> {target}  {_count_text(self.flops)}flop"
+        return f"{self.transform}, sharded ({method}) -> {target}  {_count_text(self.flops)}flop"
 
 
 FFTStep: TypeAlias = LocalStep | RelayoutStep | ShardedStep

@@ -140,9 +140,7 @@ def _total_method(function: Callable[..., object]) -> object:
 for _function in _TOTALS:
     setattr(Deferred, _function.__name__, _total_method(_function))
 for _function in (np.clip, np.round):
-    setattr(
-        Deferred, _function.__name__, lambda self, *args, _method=_function, **kwargs: _method(self, *args, **kwargs)
-    )
+    setattr(Deferred, _function.__name__, lambda self, *args, _call=_function, **kwargs: _call(self, *args, **kwargs))
 for _name in ("__int__", "__float__", "__complex__", "__index__", "__contains__", "__format__"):
     setattr(Deferred, _name, lambda self, *args, _name=_name: getattr(self.array(), _name)(*args))
 
@@ -235,11 +233,7 @@ def _reduced(
         return call_on_arrays(function, (x, *args), kwargs)
     x.is_reduced = True
     axes = (*range(x.ndim),) if axis is None else (axis % x.ndim,)
-    reduced_axis, ufunc, count = (
-        None if axis is None else axes[0],
-        _TOTALS[function],
-        prod(x.shape[axis] for axis in axes),
-    )
+    reduced_axis, ufunc, count = (None if axis is None else axes[0], _TOTALS[function], prod(x.shape[a] for a in axes))
     dtype = np.asarray(function(np.ones((1,) * x.ndim, x.dtype), axis=reduced_axis)).dtype
 
     def reduce(block: Array) -> Array:

@@ -63,9 +63,7 @@ class HaloPattern:
         """Return the slices of the block of *device* in the block with its ghosts."""
         block = self.layout.block_box(self.shape, device)
         intervals = zip(self.padded(device), block, strict=True)
-        return tuple(
-            slice(start - padded_start, stop - padded_start) for (padded_start, *_), (start, stop, *_) in intervals
-        )
+        return tuple(slice(start - origin, stop - origin) for (origin, *_), (start, stop, *_) in intervals)
 
     def max_block_bytes(self) -> int:
         """Return an upper bound on the bytes of the ghosts of a device."""

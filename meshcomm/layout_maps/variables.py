@@ -345,11 +345,9 @@ def _default_layout(ndim: int) -> Layout:
     return Layout.replicated(mesh, ndim)
 
 
-def _check_dtype(dtype: DType, target_dtype: DType) -> None:
-    if not np.can_cast(dtype, target_dtype, "same_kind"):
-        raise DTypeError(
-            f"a value of dtype {dtype} for a variable of dtype {target_dtype} would lose its kind of number"
-        )
+def _check_dtype(dtype: DType, target: DType) -> None:
+    if not np.can_cast(dtype, target, "same_kind"):
+        raise DTypeError(f"a value of dtype {dtype} for a variable of dtype {target} would lose its kind of number")
 
 
 def _check_conflict(initial_layout: Layout, layout: Layout | None) -> None:

@@ -79,9 +79,7 @@ def task_of_solve(
     """
     if ndim_of(unwrapped(b)) != 1:
         origins = (((1, -2), (1, -1)),)
-        return Task(
-            name, compute, origins, (2, 2), options, columns=True, for_large=lambda algorithm, m: [solve_large(*m)]
-        )
+        return Task(name, compute, origins, (2, 2), options, columns=True, for_large=lambda _, m: [solve_large(*m)])
 
     def for_large(algorithm: str, matrices: list[DTensor]) -> list[DTensor]:
         a, vector = matrices
@@ -131,9 +129,7 @@ def det(a: DTensor, *, layout: Layout | None = None) -> DTensor:
 @refusable
 def slogdet(a: DTensor, *, layout: ResultLayouts = None) -> Results:
     """Return sign and logarithm of the determinant, as numpy.linalg.slogdet. Collective if matrices are sharded."""
-    task = Task(
-        "linalg.slogdet", LAPACK.slogdet, ((), ()), for_large=lambda algorithm, m: way_to(algorithm, "slogdet")(*m)
-    )
+    task = Task("linalg.slogdet", LAPACK.slogdet, ((), ()), for_large=lambda method, m: way_to(method, "slogdet")(*m))
     return result_type("slogdet")(run(task, (a,), layout))
 
 
@@ -220,7 +216,7 @@ def cholesky(a: DTensor, /, *, upper: bool = False, layout: Layout | None = None
     ``numpy.linalg.LinAlgError`` on all ranks if a matrix is not positive definite.
     """
 
-    def compute(a: Array) -> object:  # NumPy has upper= since version 2
+    def factor(a: Array) -> object:  # NumPy has upper= since version 2
         if not upper:
             return LAPACK.cholesky(a)
         return LAPACK.cholesky(a.swapaxes(-1, -2).conj()).swapaxes(-1, -2).conj()
@@ -228,9 +224,7 @@ def cholesky(a: DTensor, /, *, upper: bool = False, layout: Layout | None = None
     def for_large(algorithm: str, matrices: list[DTensor]) -> list[DTensor]:
         return [scalapack.cholesky(*matrices, lower=not upper)]
 
-    return run(Task("linalg.cholesky", compute, (_SAME_AXES,), (2,), f"{upper=}", for_large=for_large), (a,), layout)[
-        0
-    ]
+    return run(Task("linalg.cholesky", factor, (_SAME_AXES,), (2,), f"{upper=}", for_large=for_large), (a,), layout)[0]
 
 
 @refusable

@@ -294,13 +294,9 @@ class _Workspace(NamedTuple):
 
     def allocated(self, at_least: int) -> "_Workspace":
         """Return a workspace of the size that the routine has written into this one."""
-        requested_size = self.memory[0].real
+        requested = self.memory[0].real
         # The size may have been rounded down to a float32.
-        size = (
-            int(requested_size)
-            if self.memory.dtype.kind == "i"
-            else int(np.ceil(np.nextafter(requested_size, np.inf)))
-        )
+        size = int(requested) if self.memory.dtype.kind == "i" else int(np.ceil(np.nextafter(requested, np.inf)))
         if size > np.iinfo(np.intc).max:
             raise ShapeError(f"ScaLAPACK asks for a workspace of {size} elements, more than its integers can count")
         return _Workspace(np.zeros(max(at_least, size), self.memory.dtype), self.has_length)

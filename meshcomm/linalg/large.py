@@ -218,11 +218,9 @@ def lstsq(a: DTensor, b: DTensor, *, block: int = USUAL_BLOCK) -> DTensor:
         arguments = n, m, rhs_count, *job.matrix(matrix), *job.matrix(solution)
         job.call_in_workspace("gels", a.dtype, "w", b"C" if a.dtype.kind == "c" else b"T", *arguments)
         magnitudes = abs(job.diagonal(matrix)[0])
-        extremes = np.array(
-            job.all_gathered([float(magnitudes.min(initial=np.inf)), float(magnitudes.max(initial=0))])
-        )
-        cutoff = np.finfo(a.dtype).eps * max(m, n) * extremes[:, 1].max()
-        raise_if(bool(extremes[:, 0].min() <= cutoff), "the matrix has not full rank")
+        bounds = np.array(job.all_gathered([float(magnitudes.min(initial=np.inf)), float(magnitudes.max(initial=0))]))
+        cutoff = np.finfo(a.dtype).eps * max(m, n) * bounds[:, 1].max()
+        raise_if(bool(bounds[:, 0].min() <= cutoff), "the matrix has not full rank")
     else:
         map_into(lambda block: block.fill(0), solution)
     return job.resized(solution, (rhs_count, n)).T

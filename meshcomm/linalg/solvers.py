@@ -126,10 +126,8 @@ def lu_solve(
 
     def for_large(algorithm: str, matrices: list[DTensor]) -> list[DTensor]:
         lu, piv, rhs = matrices
-        rhs_tensor = rhs
-        x = way_to(algorithm, "lu_solve")(
-            (lu, piv), rhs_tensor[:, None] if is_vector else rhs_tensor, trans=trans_number
-        )
+        b_tensor = rhs
+        x = way_to(algorithm, "lu_solve")((lu, piv), b_tensor[:, None] if is_vector else b_tensor, trans=trans_number)
         return [x[:, 0] if is_vector else x]
 
     origins = (((2, -1),),) if is_vector else (((2, -2), (2, -1)),)

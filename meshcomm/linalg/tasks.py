@@ -89,11 +89,9 @@ def result_specs_of(task: Task, operands: Sequence[DTensor], stack: Shape) -> li
     try:
         results = task.computed(samples)
     except (ValueError, TypeError) as error:
-        error_class = next(base for base in (TypeError, np.linalg.LinAlgError, ValueError) if isinstance(error, base))
+        kind = next(base for base in (TypeError, np.linalg.LinAlgError, ValueError) if isinstance(error, base))
         operands_text = ", ".join(f"{t.shape} {t.dtype}" for t in operands)
-        raise (ShapeError if error_class is ValueError else error_class)(
-            f"{task.name} of {operands_text}: {error}"
-        ) from None
+        raise (ShapeError if kind is ValueError else kind)(f"{task.name} of {operands_text}: {error}") from None
     return None if task.either else [((*stack, *result.shape[1:]), as_dtype(result.dtype)) for result in results]
 
 

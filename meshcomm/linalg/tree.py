@@ -92,16 +92,14 @@ def _levels(layout: Layout, shape: Shape) -> list[_Level]:
     for device in range(layout.mesh.size):
         device_of_block.setdefault(stack.block_numbers(device)[0], device)
     devices = [device_of_block[number] for number in sorted(device_of_block)]
-    holder_ranks = [layout.mesh.ranks[device] for device in devices]
+    holders = [layout.mesh.ranks[device] for device in devices]
     rows = [min(n, layout.block_shape(shape, device)[0]) for device in devices]
     levels: list[_Level] = []
-    while len(holder_ranks) > 1 or not levels:
+    while len(holders) > 1 or not levels:
         # As a relayout cuts the stack.
-        groups = np.array_split(np.arange(len(holder_ranks)), -(-len(holder_ranks) // FAN))
-        levels.append(
-            _Level([holder_ranks[group[0]] for group in groups], [[rows[i] for i in group] for group in groups])
-        )
-        holder_ranks, rows = levels[-1].ranks, [min(n, sum(rows)) for rows in levels[-1].rows]
+        groups = np.array_split(np.arange(len(holders)), -(-len(holders) // FAN))
+        levels.append(_Level([holders[group[0]] for group in groups], [[rows[i] for i in group] for group in groups]))
+        holders, rows = levels[-1].ranks, [min(n, sum(rows)) for rows in levels[-1].rows]
     return levels
 
 
@@ -150,11 +148,9 @@ class TallMatrix:
             return mapped(self._of_block, *blocks, layout=block_layout, shape=bundles_shape, dtype=self._work_dtype)
 
         self._bundles = agree_on_result(self._operation, self._mesh, self._call, factor_blocks)
-        for level, layout_above in zip(self._levels, self._layouts[1:], strict=True):
-            merge = partial(self._merged_bundle, level.rows[layout_above.mesh.rank or 0])
-            self._bundles = mapped(
-                merge, relayout(self._bundles, layout_above), shape=(layout_above.num_shards(0), *shape)
-            )
+        for level, layout in zip(self._levels, self._layouts[1:], strict=True):
+            merge = partial(self._merged_bundle, level.rows[layout.mesh.rank or 0])
+            self._bundles = mapped(merge, relayout(self._bundles, layout), shape=(layout.num_shards(0), *shape))
 
     def descend(
         self, work: RootFunction, columns: int, results: Sequence[DeviceResult]
@@ -195,9 +191,7 @@ class TallMatrix:
         if not self._signed or layout.num_shards(0) == 1:
             return None
         is_local = np.array_equal(np.asarray(layout.global_indices(self.shape, self._root, 0))[:n], np.arange(n))
-        return on_blocks(
-            lambda rows: rows[:n].astype(self._work_dtype), self._t if is_local else self.at_root(self._t[:n])
-        )
+        return on_blocks(lambda x: x[:n].astype(self._work_dtype), self._t if is_local else self.at_root(self._t[:n]))
 
     def _product(self, flat: DTensor, columns: int) -> DTensor:
         """Return the product of Q and a matrix, from the rows in *flat* that came down to this rank."""

@@ -35,11 +35,9 @@ WITHOUT_TRIAL = ("generic_filter",)
 
 def _filter_by_scipy(name: str, input: TensorLike, output: Output, axes: Axes, **arguments: Value) -> DTensor:
     """Return the result of the filter *name* of SciPy with these *arguments*. Collective."""
-    tensor, scipy_call = input_tensor(name, input), ScipyCall(name, **arguments, axes=axes)
+    tensor, call = input_tensor(name, input), ScipyCall(name, **arguments, axes=axes)
     has_trial = name not in WITHOUT_TRIAL
-    dtype = (
-        output_dtype(tensor, scipy_call, output) if has_trial else np.dtype(requested_dtype(output) or tensor.dtype)
-    )
+    dtype = output_dtype(tensor, call, output) if has_trial else np.dtype(requested_dtype(output) or tensor.dtype)
     window_axes, mode = normalised_axes(axes, tensor.ndim), arguments["mode"]
     lengths, origins = (
         _window_lengths(arguments, len(window_axes)),
@@ -62,7 +60,7 @@ def _filter_by_scipy(name: str, input: TensorLike, output: Output, axes: Axes, *
             f"ndimage.{name}: cval {edges.cval!r} is no {tensor.dtype}. SciPy rounds it in some of these filters and "
             "not in others: convert the tensor, or take another cval"
         )
-    return write_output(run_on_windows(tensor, widths, edges, scipy_call, dtype), output)
+    return write_output(run_on_windows(tensor, widths, edges, call, dtype), output)
 
 
 def _window_lengths(arguments: dict[str, Value], count: int) -> Sequence[SupportsIndex]:

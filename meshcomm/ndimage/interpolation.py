@@ -58,11 +58,9 @@ _PADDING = 12  # elements, as in SciPy
 def _filtered_along(tensor: DTensor, order: int, axis: int, dtype: DType, mode: str) -> DTensor:
     """Return the spline filter along one axis, in a layout with this axis unsharded. Collective if it is sharded."""
     refuse_cyclic(tensor)
-    unsharded = whole_along(tensor, (axis,), "spline_filter1d")
+    whole = whole_along(tensor, (axis,), "spline_filter1d")
     scipy_filter = scipy_ndimage().spline_filter1d
-    return map_to_new(
-        lambda out, block: scipy_filter(block, order, axis, output=out, mode=mode), unsharded, dtype=dtype
-    )
+    return map_to_new(lambda out, block: scipy_filter(block, order, axis, output=out, mode=mode), whole, dtype=dtype)
 
 
 def _filtered(tensor: DTensor, order: int, axes: Sequence[int], dtype: DType, mode: str) -> DTensor:
@@ -629,7 +627,7 @@ def geometric_transform(
         raise RuntimeError("input and output rank must be > 0")
     layout = output_layout(tensor, shape)
 
-    def block_coordinates() -> list[Array]:
+    def coordinates() -> list[Array]:
         box = layout.block_box(shape)
         table = np.empty((prod(box_shape(box)), tensor.ndim))
         for row, local_index in enumerate(np.ndindex(box_shape(box))):
@@ -638,9 +636,7 @@ def geometric_transform(
         return [np.ascontiguousarray(column).reshape(box_shape(box)) for column in table.T]
 
     call = f"geometric_transform to {shape}"
-    columns = on_blocks(
-        lambda block: agree_on_result("geometric_transform", layout.mesh, call, block_coordinates), tensor
-    )
+    columns = on_blocks(lambda block: agree_on_result("geometric_transform", layout.mesh, call, coordinates), tensor)
     return spline.values_at(shape, _coordinates_within(columns or [], layout, shape), layout)
 
 

@@ -177,13 +177,7 @@ class _Objects:
         counts = self.ranks.alltoall_counts(np.full(self.ranks.size, len(received_keys)))
         first_number = int(counts[: self.ranks.position].sum()) + 1
         numbers = np.empty(len(keys), _INT64)
-        ask(
-            self.ranks,
-            owners,
-            keys,
-            lambda questions: first_number + np.searchsorted(received_keys, questions),
-            numbers,
-        )
+        ask(self.ranks, owners, keys, lambda queries: first_number + np.searchsorted(received_keys, queries), numbers)
         return numbers, int(counts.sum())
 
 
@@ -193,11 +187,9 @@ def _pairs(label_halo: Halo, structure: Array, sharded: list[bool]) -> Array:
     pairs = [np.zeros((0, 2), _INT64)]
     if inner.size:
         for face, neighbours in _faces(inner.shape, structure, sharded):
-            face_labels, neighbour_labels = inner[face], with_ghosts[neighbours]
-            are_labelled = (face_labels > 0) & (neighbour_labels > 0)
-            pairs.append(
-                np.unique(np.column_stack([face_labels[are_labelled], neighbour_labels[are_labelled]]), axis=0)
-            )
+            face_labels, other_labels = inner[face], with_ghosts[neighbours]
+            are_labelled = (face_labels > 0) & (other_labels > 0)
+            pairs.append(np.unique(np.column_stack([face_labels[are_labelled], other_labels[are_labelled]]), axis=0))
     return np.unique(np.concatenate(pairs), axis=0)
 
 
@@ -234,10 +226,8 @@ def _united_objects(rows: Array, label_offset: int, count: int) -> tuple[Indices
     graph = scipy.sparse.coo_array(
         (np.ones(len(node_numbers), bool), (node_numbers[:, 0], node_numbers[:, 1])), (len(nodes), len(nodes))
     )
-    object_count, objects = (
-        scipy.sparse.csgraph.connected_components(graph, directed=False) if len(nodes) else (0, nodes)
-    )
-    object_firsts = np.full(object_count, np.iinfo(_INT64).max)
+    total, objects = scipy.sparse.csgraph.connected_components(graph, directed=False) if len(nodes) else (0, nodes)
+    object_firsts = np.full(total, np.iinfo(_INT64).max)
     np.minimum.at(object_firsts, objects[node_numbers[:, 0]], rows[:, 2])
     is_local = (nodes > label_offset) & (nodes <= label_offset + count)
     return objects[is_local], nodes[is_local] - label_offset - 1, object_firsts

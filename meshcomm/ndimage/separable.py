@@ -46,13 +46,11 @@ def _apply_1d(
     mode: str,
     cval: Number,
     origin: int,
-    **scipy_arguments: object,
+    **arguments: object,
 ) -> DTensor:
     """Return the result of one filter along one axis, with a window of *length*. Collective."""
     tensor, width = input_tensor(name, input), window(length, origin, flipped=name in FLIPPED)
-    step = _AxisFilter(
-        name, axis_of(axis, tensor.ndim), width, FilterEdges(mode, cval), origin=origin, **scipy_arguments
-    )
+    step = _AxisFilter(name, axis_of(axis, tensor.ndim), width, FilterEdges(mode, cval), origin=origin, **arguments)
     return _apply_steps(tensor, [step], output)
 
 
@@ -282,9 +280,7 @@ def sum_derivatives(
         term = derivative(axis, requested_dtype(output) if total is None else total.dtype, mode, edges.cval)
         if squares:
             map_into(lambda block: np.multiply(block, block, out=block), term)
-        total = (
-            term if total is None else map_into(lambda block, addend: np.add(block, addend, out=block), total, term)
-        )
+        total = term if total is None else map_into(lambda block, other: np.add(block, other, out=block), total, term)
     assert total is not None
     if squares:
         map_into(lambda block: np.sqrt(block, out=block, casting="unsafe"), total)

@@ -201,8 +201,6 @@ def slabs(box: Box, limit: int) -> Iterator[Box]:
     [((2, 4), (0, 4)), ((4, 6), (0, 4)), ((6, 7), (0, 4))]
     """
     (start, stop, *_), *other_ranges = box
-    step = max(
-        1, limit // max(1, int(np.prod([axis_stop - axis_start for axis_start, axis_stop, *_ in other_ranges])))
-    )
+    step = max(1, limit // max(1, int(np.prod([end - begin for begin, end, *_ in other_ranges]))))
     for slab_start in range(start, stop, step):
         yield ((slab_start, min(slab_start + step, stop)), *other_ranges)

@@ -149,20 +149,16 @@ def _spacing_function(function: Callable[..., object]) -> Function:
 
     def spaced(start: object, stop: object, num: int = 50, endpoint: bool = True, **options: object) -> object:
         axis, retstep = options.pop("axis", 0), options.pop("retstep", False)
-        end_values: Value = [unwrapped(start), unwrapped(stop)]
+        ends: Value = [unwrapped(start), unwrapped(stop)]
         # A Python number does not change the dtype.
-        if not any(isinstance(end_value, int | float | complex) for end_value in end_values):
-            end_values = elementwise_results(
-                name, lambda a, b: (a + np.zeros_like(b), b + np.zeros_like(a)), end_values
-            )
-        tensors = [end_value for end_value in end_values if isinstance(end_value, DTensor)]
+        if not any(isinstance(end, int | float | complex) for end in ends):
+            ends = elementwise_results(name, lambda a, b: (a + np.zeros_like(b), b + np.zeros_like(a)), ends)
+        tensors = [end for end in ends if isinstance(end, DTensor)]
         (new_axis,) = normalised_axes(axis, tensors[0].ndim + 1)
 
         def points_between(*blocks: Array) -> Array:
             block_iterator = iter(blocks)
-            first_value, last_value = (
-                next(block_iterator) if isinstance(end_value, DTensor) else end_value for end_value in end_values
-            )
+            first_value, last_value = (next(block_iterator) if isinstance(end, DTensor) else end for end in ends)
             return np.asarray(function(first_value, last_value, num, endpoint, axis=new_axis, **options))
 
         dtype = points_between(*(np.ones((1,) * tensor.ndim, tensor.dtype) for tensor in tensors)).dtype
@@ -172,7 +168,7 @@ def _spacing_function(function: Callable[..., object]) -> Function:
         if not retstep:
             return samples
         intervals = num - 1 if endpoint else num
-        return samples, (end_values[1] - end_values[0]) / intervals if intervals > 0 else np.nan
+        return samples, (ends[1] - ends[0]) / intervals if intervals > 0 else np.nan
 
     return spaced
 
@@ -196,19 +192,15 @@ def _cumulative_function(function: Callable[..., DTensor], initial: int) -> Func
         tensor = np.atleast_1d(as_tensor(name, x))
         if axis is None and tensor.ndim != 1:
             raise ShapeError(f"a tensor of shape {tensor.shape} has {tensor.ndim} axes: pass the axis to go along")
-        accumulated = function(tensor, 0 if axis is None else axis, dtype)
+        result = function(tensor, 0 if axis is None else axis, dtype)
         if not include_initial:
-            return with_out(name, out, accumulated, "unsafe")
+            return with_out(name, out, result, "unsafe")
         (scan_axis,) = normalised_axes(0 if axis is None else axis, tensor.ndim)
-        initial_slice = tensor_np.full_like(accumulated[(slice(None),) * scan_axis + (slice(0, 1),)], initial)
-        if not accumulated.shape[scan_axis]:
-            shape = tuple(1 if a == scan_axis else n for a, n in enumerate(accumulated.shape))
-            initial_slice = (
-                zeros(shape, accumulated.dtype, Layout.replicated(accumulated.mesh, accumulated.ndim)) + initial
-            )
-        return with_out(
-            name, out, concatenate([initial_slice.astype(accumulated.dtype), accumulated], scan_axis), "unsafe"
-        )
+        initial_slice = tensor_np.full_like(result[(slice(None),) * scan_axis + (slice(0, 1),)], initial)
+        if not result.shape[scan_axis]:
+            shape = tuple(1 if a == scan_axis else n for a, n in enumerate(result.shape))
+            initial_slice = zeros(shape, result.dtype, Layout.replicated(result.mesh, result.ndim)) + initial
+        return with_out(name, out, concatenate([initial_slice.astype(result.dtype), result], scan_axis), "unsafe")
 
     return cumulative
 

@@ -81,10 +81,8 @@ def reduce(
         return tensor_np.full_like(tensor_np.any(tensor, axis=axes, keepdims=keepdims), empty_value, dtype=out_dtype)
     if mask is not None:
         neutral_element = np.asarray(initial if ufunc.identity is None else ufunc.identity)
-        converted = (
-            tensor if tensor.dtype.kind == out_dtype.kind or out_dtype.kind == "b" else tensor.astype(out_dtype)
-        )
-        tensor = select_where(mask, converted, neutral_element.astype(converted.dtype))
+        operand = tensor if tensor.dtype.kind == out_dtype.kind or out_dtype.kind == "b" else tensor.astype(out_dtype)
+        tensor = select_where(mask, operand, neutral_element.astype(operand.dtype))
     numpy_axis = axis_argument(axes, tensor.ndim)
 
     # Ufuncs take the type numpy.datetime64, but no dtype with its unit.
@@ -156,9 +154,7 @@ def accumulate(ufunc: np.ufunc, array: object, axis: int = 0, dtype: DTypeLike |
 
     if ufunc in ASSOCIATIVE:
         return accumulated(Scan(name, accumulate_block, ufunc, scan_axis, sample.dtype), tensor)
-    block_and_layout = of_whole_blocks(
-        tensor, [scan_axis], name, lambda block: ufunc.accumulate(block, scan_axis, dtype)
-    )
+    block_and_layout = of_whole_blocks(tensor, [scan_axis], name, lambda x: ufunc.accumulate(x, scan_axis, dtype))
     return make(*block_and_layout, tensor.shape, sample.dtype)
 
 

@@ -176,25 +176,17 @@ class GeneratorBase:
         mesh = mesh_of(tensors)
         result_layout = layout or (common_layout(shape, tensors) if out is None else out.layout)
         sides = tile_sides(shape)
-        base_layout = result_layout if result_layout.mesh == mesh else common_layout(shape, tensors)
-        tile_layout = Layout(
-            [_tile_cut(base_layout, axis, n, sides[axis]) for axis, n in enumerate(shape)], base_layout.mesh
-        )
-        aligned_method = method._replace(
-            parameters=[_aligned_block(name, x, shape, tile_layout) for x in method.parameters]
-        )
+        base = result_layout if result_layout.mesh == mesh else common_layout(shape, tensors)
+        tile_layout = Layout([_tile_cut(base, axis, n, sides[axis]) for axis, n in enumerate(shape)], base.mesh)
+        aligned = method._replace(parameters=[_aligned_block(name, x, shape, tile_layout) for x in method.parameters])
         call_text = f"{name} of {shape} in {tile_layout.specs_text}"
         result = agree_on_result(
-            name, mesh, call_text, lambda: self._fill_tensor(None, shape, dtype, tile_layout, aligned_method.draw)
+            name, mesh, call_text, lambda: self._fill_tensor(None, shape, dtype, tile_layout, aligned.draw)
         )
         if out is not None:
             out[...] = result
             return out
-        return (
-            relaid(result, result_layout.axes, name)
-            if base_layout is result_layout
-            else relayout(result, result_layout)
-        )
+        return relaid(result, result_layout.axes, name) if base is result_layout else relayout(result, result_layout)
 
 
 class _ParameterBlock(NamedTuple):

@@ -261,10 +261,8 @@ class Generator(Distributions):
                 dtype=_INDEX,
             )
         if count > n or (weights is not None and count > np.count_nonzero(weights)):
-            shortage = "a" if count > n else "the entries of p that are not 0"
-            raise ValueError(
-                f"Cannot take a larger sample than population when replace is False: {count} of {shortage}"
-            )
+            source = "a" if count > n else "the entries of p that are not 0"
+            raise ValueError(f"Cannot take a larger sample than population when replace is False: {count} of {source}")
         if count <= n // _SMALL_CHOICE_DIVISOR:
             index_array = self._next()(0).choice(n, count, False, weights)
             return distribute(np.asarray(index_array).reshape(shape), layout)

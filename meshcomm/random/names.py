@@ -106,14 +106,12 @@ def _method_by_size(name: str, numpy_method: Function, tensor_method: Function, 
             plain_args = [_plain_array(x) for x in args]
             plain_kwargs = {key: _plain_array(x) for key, x in kwargs.items() if key != "layout"}
             result = numpy_method(self, *plain_args, **plain_kwargs)
-            target = kwargs.get("out", (*args, *kwargs.values())[0] if name == "shuffle" else None)
-            if isinstance(target, DTensor):
-                target[...] = (
-                    plain_kwargs["out"] if "out" in plain_kwargs else (*plain_args, *plain_kwargs.values())[0]
-                )
+            out = kwargs.get("out", (*args, *kwargs.values())[0] if name == "shuffle" else None)
+            if isinstance(out, DTensor):
+                out[...] = plain_kwargs["out"] if "out" in plain_kwargs else (*plain_args, *plain_kwargs.values())[0]
             if type(result) is not np.ndarray:
                 return result
-            return from_small(result) if target is None else target
+            return from_small(result) if out is None else out
         rule = small_arrays()
         arrays = [x for x in (*args, *kwargs.values()) if isinstance(x, np.ndarray) and _is_large(x)]
         tensors = [(x, rule.make(x)) for x in arrays]

@@ -322,14 +322,12 @@ class Checkpoints:
         if self.keep is None:
             return
         steps = self.steps()
-        newest_steps = list(
-            islice((step for step in reversed(steps) if _problem(self.path_of(step)) is None), self.keep)
-        )
-        if len(newest_steps) < self.keep:
+        newest = list(islice((step for step in reversed(steps) if _problem(self.path_of(step)) is None), self.keep))
+        if len(newest) < self.keep:
             return
         for step in steps:
             is_kept = self.keep_every is not None and step % self.keep_every == 0
-            if step < newest_steps[-1] and step != saved_step and not is_kept:
+            if step < newest[-1] and step != saved_step and not is_kept:
                 _remove(self.path_of(step))
 
 

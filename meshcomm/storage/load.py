@@ -183,24 +183,22 @@ def _load_new(
     else:  # nothing is overwritten before all ranks have seen no error
         requests, targets, checks = session.agree_on_result(lambda prepared: _text(request, prepared[0]), prepare)
         requests = _with_contiguous_outs(requests, session)
-    kept_load = CachedLoad(
-        _text(request, requests), shared, ArraysReader(requests, request.limit), mesh, checks=checks
-    )
+    new_load = CachedLoad(_text(request, requests), shared, ArraysReader(requests, request.limit), mesh, checks=checks)
     open_files = OpenFiles(shared.base, False, checks)
     # Such a load warns on every call.
-    should_keep = should_keep and kept_load.is_cacheable and not request.leaves_out(contents)
+    should_keep = should_keep and new_load.is_cacheable and not request.leaves_out(contents)
 
     def agree_on_read() -> None:
         nonlocal should_keep
         with open_files.trying():
-            check_unchanged(shared.base, contents, kept_load.reader.names)
-        should_keep = not session.agree(kept_load.call, open_files.error, not should_keep)
+            check_unchanged(shared.base, contents, new_load.reader.names)
+        should_keep = not session.agree(new_load.call, open_files.error, not should_keep)
 
     open_files.agree = agree_on_read
     with open_files.trying():
-        check_unchanged(shared.base, contents, kept_load.reader.names)
-    tensors = _fill_targets(kept_load, targets, request, open_files, session)
-    return tensors, kept_load if should_keep else None
+        check_unchanged(shared.base, contents, new_load.reader.names)
+    tensors = _fill_targets(new_load, targets, request, open_files, session)
+    return tensors, new_load if should_keep else None
 
 
 def _raise_on_all(error: Exception, session: Session) -> None:
@@ -279,10 +277,8 @@ def _text(request: LoadRequest, requests: Sequence[ArrayRequest]) -> str:
 
 def _with_contiguous_outs(requests: list[ArrayRequest], session: Session) -> list[ArrayRequest]:
     """Return *requests* with `out_is_contiguous` as it is on all ranks. Collective."""
-    contiguous_flags = [
-        not on_blocks(lambda block: not block.flags.c_contiguous, array.target()) for array in requests
-    ]
+    are_contiguous = [not on_blocks(lambda block: not block.flags.c_contiguous, array.target()) for array in requests]
     return [
         replace(array, out_is_contiguous=all(rank_flags))
-        for array, *rank_flags in zip(requests, *session.allgather(contiguous_flags), strict=True)
+        for array, *rank_flags in zip(requests, *session.allgather(are_contiguous), strict=True)
     ]

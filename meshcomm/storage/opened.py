@@ -92,10 +92,8 @@ class Store:
     def __getitem__(self, name: str) -> "StoredArray":
         stored = self._contents.arrays.get(name)
         if stored is None:
-            reason, names_text = self._contents.why_not(name), ", ".join(self.names[:SHOWN])
-            problem = (
-                f"no array {quote(name)}; it has {names_text}" if reason is None else f"{quote(name)}, but {reason}"
-            )
+            reason, shown = self._contents.why_not(name), ", ".join(self.names[:SHOWN])
+            problem = f"no array {quote(name)}; it has {shown}" if reason is None else f"{quote(name)}, but {reason}"
             raise KeyError(f"{self.path} has {problem}")
         return StoredArray(self, stored, self._contents)
 

@@ -104,17 +104,13 @@ class _BoxSaving(Saving):
             write_tensor(tensor, stored, open_files, limit, selection)
         elif open_files.base.is_dir():
             layout = layout_by_chunks(selection, tensor.mesh, stored.chunks.shape)
-            owned_tensor = relayout(tensor, layout, max_scratch_bytes=limit)
+            aligned = relayout(tensor, layout, max_scratch_bytes=limit)
             index = tuple(
                 slice(start + first, start + last)
-                for start, (first, last, *_) in zip(
-                    box.start, owned_tensor.layout.block_box(tensor.shape), strict=True
-                )
+                for start, (first, last, *_) in zip(box.start, aligned.layout.block_box(tensor.shape), strict=True)
             )
             with open_files.trying():
-                on_blocks(
-                    lambda block: zarr_library.write_box(open_files.base, stored.name, index, block), owned_tensor
-                )
+                on_blocks(lambda block: zarr_library.write_box(open_files.base, stored.name, index, block), aligned)
         else:
             self._write_by_first(stored, box, open_files, limit)
 

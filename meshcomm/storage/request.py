@@ -233,14 +233,12 @@ class LoadRequest(NamedTuple):
             raise CheckpointError(f"{self.path} has nothing that can be loaded: {_left_out_text(contents)}")
         return [name for name in names if name in contents.arrays]
 
-    def _refuse_unknown(self, option_name: str, names: list[str], contents: FileContents) -> None:
+    def _refuse_unknown(self, option: str, names: list[str], contents: FileContents) -> None:
         reason = contents.why_not(names[0]) if names else None
         if reason is not None:
             raise CheckpointError(f"{self.path}: {quote(names[0])} cannot be loaded: {reason}")
         if names:
-            self._refuse(
-                f"no array {quote(names[0])}" + (f", which {option_name} names" if option_name else ""), contents
-            )
+            self._refuse(f"no array {quote(names[0])}" + (f", which {option} names" if option else ""), contents)
 
     def _refuse(self, problem: str, contents: FileContents) -> NoReturn:
         error = CheckpointError(f"{self.path} has {problem}; it has {', '.join(list(contents.arrays)[:SHOWN])}")

@@ -262,9 +262,7 @@ def _borders(round_: Round) -> tuple[int, ...]:
         borders = [0]
         for k, size in enumerate(round_.sizes(axis)):
             first = 0 if route.is_cyclic(axis) else cut.consecutive.start(k) + round_._local_interval(axis, k)[0]
-            borders += [
-                borders[-1] + border for border in _share_borders(first, size, route.extra_blocks, route.grain)[1:]
-            ]
+            borders += [borders[-1] + end for end in _share_borders(first, size, route.extra_blocks, route.grain)[1:]]
     blocks, merged = len(borders) - 1, route.merged
     return tuple(borders[min(-(-number // merged) * merged, blocks)] for number in range(blocks + 1))
 

@@ -355,14 +355,12 @@ class Saving(ABC):
             raise FileExistsError(f"{path} is there, and overwrite is False")
         if self._overwrite is None:
             try:
-                lost_names = writer.would_lose()
+                lost = writer.would_lose()
             except CheckpointError as error:
                 raise FileExistsError(f"{error}. This save would replace it; overwrite=True does so") from None
-            if lost_names:
+            if lost:
                 hint = "overwrite=True replaces it" + ('; mode="a" keeps it' if writer.adds else "")
-                raise FileExistsError(
-                    f"{path} holds what this save would lose: {some_of(lost_names, _MAX_SHOWN)}. {hint}"
-                )
+                raise FileExistsError(f"{path} holds what this save would lose: {some_of(lost, _MAX_SHOWN)}. {hint}")
 
     def end(self, session: Session, open_files: OpenFiles) -> None:
         """Agree that all is on the disk, and give the files their name. Collective."""

@@ -180,9 +180,7 @@ def selected(shape: Shape, index: object) -> Selection:
         else:
             dropped.append(axis)
             axis_selections.append((next(lengths), item, 1, 1))
-    selection_shape, start, box, step = (
-        tuple(axis_selection[k] for axis_selection in axis_selections) for k in range(4)
-    )
+    selection_shape, start, box, step = (tuple(fields[k] for fields in axis_selections) for k in range(4))
     return Selection(selection_shape, start, box, step, tuple(new), tuple(dropped))
 
 

@@ -122,11 +122,9 @@ class Series:
                 for name in arrays
                 if name not in self._layouts and file_contents.dims.get(name, ())[:1] == (axis,)
             ]
-            wide_name = next((name for name in other_names if len(arrays[name].shape) > 1), None)
-            if wide_name is not None:
-                raise CheckpointError(
-                    f"{self.path} has {quote(wide_name)} along {quote(axis)}, too: the series needs it"
-                )
+            wide = next((name for name in other_names if len(arrays[name].shape) > 1), None)
+            if wide is not None:
+                raise CheckpointError(f"{self.path} has {quote(wide)} along {quote(axis)}, too: the series needs it")
             count = min(arrays[name].shape[0] for name in [*self._layouts, *other_names])
             return count, other_names if count else None
 
@@ -163,9 +161,7 @@ class Series:
             if type(coordinate) is int:
                 scalars[self._axis] = float(coordinate)  # a time may begin with 0, and go on with 0.1
             numbers = {name: _number(name, value)[np.newaxis] for name, value in scalars.items()}
-            return self._snapshot_saving(
-                {**{name: _as_step(tensor) for name, tensor in tensors.items()}, **numbers}, {}
-            )
+            return self._snapshot_saving({**{name: _as_step(t) for name, t in tensors.items()}, **numbers}, {})
 
         self._run_save(agree_on_result("append", self._mesh, "the arguments of append", saving))
 
@@ -189,10 +185,8 @@ class Series:
 
     def _check_snapshot(self, name: str, values: Mapping[str, object]) -> DTensor:
         if name not in values:
-            given_names = ", ".join(quote(other) for other in values)
-            raise ValueError(
-                f"append needs {quote(name)}: the series has {', '.join(self._layouts)}, not {given_names}"
-            )
+            names = ", ".join(quote(other) for other in values)
+            raise ValueError(f"append needs {quote(name)}: the series has {', '.join(self._layouts)}, not {names}")
         tensor = unwrapped(values[name])
         if not isinstance(tensor, DTensor):
             raise TypeError(f"{quote(name)} is a tensor, not {quote(tensor)}")
@@ -203,17 +197,15 @@ class Series:
         return tensor
 
     def _check_numbers(self, names: tuple[str, ...]) -> None:
-        number_names = self._number_names
-        if number_names is not None and set(number_names) != set(names):
-            missing = [name for name in number_names if name not in names]
+        needed = self._number_names
+        if needed is not None and set(needed) != set(names):
+            missing = [name for name in needed if name not in names]
             problem = (
                 f"needs {quote(missing[0])}, too"
                 if missing
-                else f"has no {quote(set(names).difference(number_names).pop())}"
+                else f"has no {quote(set(names).difference(needed).pop())}"
             )
-            raise ValueError(
-                f"the series {problem}: each of its snapshots has {', '.join([*self._layouts, *number_names])}"
-            )
+            raise ValueError(f"the series {problem}: each of its snapshots has {', '.join([*self._layouts, *needed])}")
 
     def _check_open(self) -> None:
         if not self._is_open:

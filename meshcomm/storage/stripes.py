@@ -40,8 +40,6 @@ def _stripes(striping: bytes, offset: int = 0) -> list[int]:
         elif magic == _COMPOSITE and offset == 0:
             (count,) = struct.unpack_from("=H", striping, _COUNT_AT)
             for number in range(count):  # the offset of each component, which has a header of its own
-                (component_offset,) = struct.unpack_from(
-                    "=I", striping, _ENTRIES_AT + number * _ENTRY_SIZE + _OFFSET_AT
-                )
-                sizes += _stripes(striping, component_offset) if component_offset else []
+                (header_offset,) = struct.unpack_from("=I", striping, _ENTRIES_AT + number * _ENTRY_SIZE + _OFFSET_AT)
+                sizes += _stripes(striping, header_offset) if header_offset else []
     return sizes

@@ -210,7 +210,7 @@ def write_tensor(
     limit: scratch limit of this rank, in bytes
     selection: box of the array that *tensor* fills; by default the whole array
     """
-    target, scratch_bytes = selection or all_of(stored.shape), limit or DEFAULT_SCRATCH
+    target, max_scratch = selection or all_of(stored.shape), limit or DEFAULT_SCRATCH
 
     def write(device: int) -> None:
         route = route_of(tensor.layout, stored, target, limit)
@@ -218,21 +218,15 @@ def write_tensor(
             return
         rounds = list(route.rounds())
         for round_ in rounds:
-            round_tensor = (
-                tensor if len(rounds) == 1 and not route.exchanges else _round_tensor(tensor, round_, device)
-            )
+            round_part = tensor if len(rounds) == 1 and not route.exchanges else _round_tensor(tensor, round_, device)
             if not is_direct(round_):
-                round_tensor = relayout(round_tensor, round_.target(), max_scratch_bytes=limit)
+                round_part = relayout(round_part, round_.target(), max_scratch_bytes=limit)
             if round_.route.owns(device) and open_files.error is None:
                 with open_files.trying():
-                    open_files.expect(round_, round_tensor._block.nbytes)
-                    needs_no_copy = round_tensor._block.flags.c_contiguous and round_tensor.dtype == stored.dtype
-                    max_bytes = (
-                        open_files.max_write if needs_no_copy else min(open_files.max_write, scratch_bytes // 2)
-                    )
-                    for box, byte_runs in _in_steps(
-                        round_tensor._block, round_runs(round_, device, target), max_bytes
-                    ):
+                    open_files.expect(round_, round_part._block.nbytes)
+                    needs_no_copy = round_part._block.flags.c_contiguous and round_part.dtype == stored.dtype
+                    max_bytes = open_files.max_write if needs_no_copy else min(open_files.max_write, max_scratch // 2)
+                    for box, byte_runs in _in_steps(round_part._block, round_runs(round_, device, target), max_bytes):
                         block = contiguous(box.astype(stored.dtype, copy=False))
                         open_files.transfer(stored, byte_runs, as_bytes(block))
 
@@ -412,16 +406,14 @@ def route_of(
     *machine* has the costs; by default those of the ranks. Collective over the mesh without it, if its ranks have not
     communicated yet. *staged* is as for `TensorReader`.
     """
-    itemsize, round_bytes = stored.dtype.itemsize, (limit or DEFAULT_SCRATCH) // 2
+    itemsize, max_bytes = stored.dtype.itemsize, (limit or DEFAULT_SCRATCH) // 2
     spreads = [selection.spread(axis, itemsize) for axis in range(len(selection.box))]
     staged = staged or selection.has_steps
     if staged:  # a round has a block for the file, and one of the tensor's layout, which replicas make larger
-        round_bytes //= 2 * (layout.mesh.size // prod(layout.shape)) * prod(spreads)
+        max_bytes //= 2 * (layout.mesh.size // prod(layout.shape)) * prod(spreads)
     costs = machine_of(layout.mesh) if machine is None else machine
     full = tuple(-(-n // step) for n, step in zip(selection.shape, spreads, strict=True))
-    return choose_route(
-        layout, selection.box, itemsize, round_bytes, costs, full=full, staged=staged, unit=stored.unit
-    )
+    return choose_route(layout, selection.box, itemsize, max_bytes, costs, full=full, staged=staged, unit=stored.unit)
 
 
 def reading_costs(machine: Machine, checks: bool) -> Machine:

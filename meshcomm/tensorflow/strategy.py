@@ -80,10 +80,8 @@ class Strategy:
 
     def __init__(self, device_assignment: DeviceAssignment, comm: "MPI.Intracomm | None" = None) -> None:
         if not isinstance(device_assignment, DeviceAssignment):
-            type_name = type(device_assignment).__name__
-            raise MeshError(
-                f"device_assignment must be a DeviceAssignment, not {quote(device_assignment)}, a {type_name}"
-            )
+            kind = type(device_assignment).__name__
+            raise MeshError(f"device_assignment must be a DeviceAssignment, not {quote(device_assignment)}, a {kind}")
         self._assignment = device_assignment
         self._comm = device_assignment.topology._comm if comm is None else comm
         positions = np.ndindex(*device_assignment.ranks.shape)

@@ -275,9 +275,7 @@ def _with_lengths(path: Path, file_data: EncodedDataset, file_variables: Mapping
 def _check_units(path: Path, file_data: EncodedDataset, file_variables: Mapping[str, FileVariable]) -> None:
     """Raise ``ValueError`` for units that are not those of the file."""
     for name, variable in file_variables.items():
-        file_units, units = (
-            attributes.get("units") for attributes in (variable.attributes, file_data.attributes[name])
-        )
+        file_units, units = (attrs.get("units") for attrs in (variable.attributes, file_data.attributes[name]))
         if (
             variable.grows
             and file_units is not None
@@ -338,18 +336,16 @@ def _is_lossless(values: Array, encoded: Array, variable: FileVariable, step: fl
     if variable.attributes.get("dtype") == "bool":
         numbers = numbers.astype(bool)
     fills = () if coding is None else coding.fills
-    is_missing = (
-        np.isnan(numbers) & (np.isnan(values) | np.isin(values, fills)) if numbers.dtype.kind in "fc" else False
-    )
+    is_nan = np.isnan(numbers) & (np.isnan(values) | np.isin(values, fills)) if numbers.dtype.kind in "fc" else False
     if step is None:
         same_sign = values.dtype.kind == "c" or numbers.dtype.kind == "c" or ((numbers < 0) == (values < 0))
         with np.errstate(invalid="ignore"):
-            return bool((is_missing | ((numbers.astype(values.dtype) == values) & same_sign)).all())
+            return bool((is_nan | ((numbers.astype(values.dtype) == values) & same_sign)).all())
     dtypes = [array.dtype for array in (numbers, values, encoded) if array.dtype.kind in "fc"]
     eps = max((float(np.finfo(dtype).eps) for dtype in dtypes), default=0.0)
     with np.errstate(invalid="ignore", over="ignore"):
         is_close = np.abs(numbers - values) <= step * 0.501 + 8 * eps * np.abs(values)
-    return bool((is_missing | is_close | (numbers == values)).all())
+    return bool((is_nan | is_close | (numbers == values)).all())
 
 
 def _check_coordinates(path: Path, file_data: EncodedDataset, names: list[str], mesh: Mesh) -> None:

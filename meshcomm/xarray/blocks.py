@@ -60,18 +60,16 @@ def map_blocks(
     if missing is not None:
         raise LayoutError(f"{quote(missing)} is no dimension of the array; it has {', '.join(map(str, array.dims))}")
     tensor = whole_along(array.data, [array.dims.index(name) for name in names], "map_blocks")
-    mapped_array = _MappedArray(array, tensor, names)
+    mapped = _MappedArray(array, tensor, names)
 
     def run() -> xarray.DataArray:
-        return mapped_array.checked(func(mapped_array.block(), *args, **(kwargs or {})))
+        return mapped.checked(func(mapped.block(), *args, **(kwargs or {})))
 
     result = agree_on_result(
         "map_blocks", tensor.mesh, f"map_blocks of {tensor.shape} {tensor.dtype} along {names}", run
     )
-    agree_on_result(
-        "map_blocks", tensor.mesh, f"a result of map_blocks: {mapped_array.common_text(result)}", lambda: None
-    )
-    return mapped_array.joined(result)
+    agree_on_result("map_blocks", tensor.mesh, f"a result of map_blocks: {mapped.common_text(result)}", lambda: None)
+    return mapped.joined(result)
 
 
 class _MappedArray:
@@ -92,9 +90,7 @@ class _MappedArray:
                 if dim in self._mesh_dims:
                     self._indices[dim] = layout.global_indices(tensor.shape, device, axis)
         self._is_nonempty = device is not None and all(map(len, self._indices.values()))
-        self._coordinates = {
-            name: self._block_variable(coordinate.variable) for name, coordinate in array.coords.items()
-        }
+        self._coordinates = {name: self._block_variable(coord.variable) for name, coord in array.coords.items()}
 
     def _block_variable(self, variable: xarray.Variable) -> xarray.Variable:
         """Return the part of a variable for the block of this rank. Collective over the mesh for a tensor."""

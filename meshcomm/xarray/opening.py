@@ -226,11 +226,9 @@ class DatasetFile(AbstractDataStore):
             raise CheckpointError(f"{self.path} has no arrays in the group {quote(group)}")
         self._dims = _named_axes(self._shapes, self.contents.dims)
         all_dims = {dim for dims in self._dims.values() for dim in dims}
-        unknown_dim = next((dim for dim in cuts if dim not in all_dims), None)
-        if unknown_dim is not None:
-            raise LayoutError(
-                f"{self.path} has no dimension {quote(unknown_dim)}; it has {', '.join(sorted(all_dims))}"
-            )
+        unknown = next((dim for dim in cuts if dim not in all_dims), None)
+        if unknown is not None:
+            raise LayoutError(f"{self.path} has no dimension {quote(unknown)}; it has {', '.join(sorted(all_dims))}")
 
     def get_attrs(self) -> dict[str, object]:
         """Return the attributes of the file."""
@@ -296,15 +294,13 @@ def _named_axes(shapes: Mapping[str, Shape], dims: Mapping[str, tuple[str, ...]]
     result: dict[str, tuple[str, ...]] = {}
     lengths: list[int] = []  # lengths of the unnamed dimensions, by their numbers
     for name, shape in shapes.items():
-        used_numbers: list[int] = []
+        used: list[int] = []
         names = list(dims.get(name, ("",) * len(shape)))
         for axis, n in enumerate(shape):
             if not names[axis]:
-                number = next(
-                    (k for k, length in enumerate(lengths) if length == n and k not in used_numbers), len(lengths)
-                )
+                number = next((k for k, length in enumerate(lengths) if length == n and k not in used), len(lengths))
                 lengths += [n] if number == len(lengths) else []
-                used_numbers.append(number)
+                used.append(number)
                 names[axis] = f"phony_dim_{number}"
         result[name] = tuple(names)
     return result

@@ -60,13 +60,11 @@ def _check_names(dataset: xarray.Dataset, region: object) -> None:
             raise TypeError(f"the region along {quote(dim)} is a slice, not {quote(dim_slice)}")
         if dim_slice.step not in (1, None):
             raise ValueError(f"the region along {quote(dim)} has the step {quote(dim_slice.step)}; it may be 1 only")
-    unrelated_names = [
-        str(name) for name, variable in dataset.variables.items() if region.keys().isdisjoint(variable.dims)
-    ]
-    if unrelated_names:
+    unrelated = [str(name) for name, variable in dataset.variables.items() if region.keys().isdisjoint(variable.dims)]
+    if unrelated:
         raise ValueError(
-            f"{quote(unrelated_names[0])} has no dimension of the region, {', '.join(region)}: such variables are not "
-            f"written, so drop them first: dataset.drop_vars({unrelated_names})"
+            f"{quote(unrelated[0])} has no dimension of the region, {', '.join(region)}: such variables are not "
+            f"written, so drop them first: dataset.drop_vars({unrelated})"
         )
 
 
@@ -84,10 +82,8 @@ def _start(
     for dim, n, length in zip(dims, target.shape, variable.shape, strict=False):
         first, last = _bounds(region[dim], n, dim) if dim in region else (0, n)
         if last - first != length:
-            extent_text = f"the region {first} to {last}" if dim in region else f"{n} elements"
-            raise ValueError(
-                f"{quote(name)} has {length} elements along {quote(dim)}, which is {extent_text} in {path}"
-            )
+            extent = f"the region {first} to {last}" if dim in region else f"{n} elements"
+            raise ValueError(f"{quote(name)} has {length} elements along {quote(dim)}, which is {extent} in {path}")
         start.append(first)
     return tuple(start)
 

@@ -336,17 +336,15 @@ def _run_agreed(
     """
     world = world_of(comm)
     rank_set = world.rank_set(range(world.size))
-    operation = call.operation
-    with CallScope(operation, rank_set):
+    name = call.operation
+    with CallScope(name, rank_set):
         array, error = _as_contiguous(call.x)
         rows, arguments = call.rows_for(rank_set), tuple(map(plain_value, call.arguments))
         if error is not None:
             agreement.agree(rank_set, None, error)
-        key: Hashable = (operation, rows, arguments, array.shape, array.dtype)
+        key: Hashable = (name, rows, arguments, array.shape, array.dtype)
         exact_key = key if _is_exact(rows, arguments) else None
-        run = _OPERATION.prepared(
-            rank_set, exact_key, (operation, arguments, array, rows, rank_set.ranks, build), rank_set
-        )
+        run = _OPERATION.prepared(rank_set, exact_key, (name, arguments, array, rows, rank_set.ranks, build), rank_set)
         try:
             result: Array = run(array)
         except BaseException as run_error:
@@ -356,16 +354,12 @@ def _run_agreed(
 
 
 def _call_text(  # noqa: PLR0917 - the subject of a call
-    operation: str, arguments: tuple[object, ...], array: Array, rows: object, ranks: Ranks, build: object
+    name: str, arguments: tuple[object, ...], array: Array, rows: object, ranks: Ranks, build: object
 ) -> str:
-    return (
-        f"{operation}{_argument_text(arguments)} of {array.shape} {array.dtype} over {_argument_text(rows)} of {ranks}"
-    )
+    return f"{name}{_argument_text(arguments)} of {array.shape} {array.dtype} over {_argument_text(rows)} of {ranks}"
 
 
-_OPERATION = Collective[Array](
-    _call_text, lambda _, __, array, rows, ___, build, rank_set: build(rank_set, array, rows)
-)
+_OPERATION = Collective[Array](_call_text, lambda _, __, x, rows, ___, build, rank_set: build(rank_set, x, rows))
 """An operation on plain arrays; its subject ends with the function that builds the operation for a rank set."""
 
 
@@ -403,11 +397,9 @@ def _nested_rows(pairs: Groups | Pairs) -> Callable[[RankSet], object]:
     return lambda rank_set: row_tuples
 
 
-def _rows_for(assignment: Groups | None) -> Callable[[RankSet], object]:
-    """Return a function from a rank set to the rows of *assignment*; None is one row of all its ranks."""
-    return (
-        _nested_rows(assignment) if assignment is not None else lambda rank_set: (tuple(range(len(rank_set.ranks))),)
-    )
+def _rows_for(groups: Groups | None) -> Callable[[RankSet], object]:
+    """Return a function from a rank set to the rows of *groups*; None is one row of all its ranks."""
+    return _nested_rows(groups) if groups is not None else lambda rank_set: (tuple(range(len(rank_set.ranks))),)
 
 
 def _checked_all_to_all(

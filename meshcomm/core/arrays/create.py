@@ -175,9 +175,7 @@ def from_callback(
         return DTensor(None, layout, lengths, np_dtype)
     box = layout.block_box(lengths, location.device)
     if not any(isinstance(span, Runs) for span in box):
-        return DTensor(
-            _block_by_function(fn, tuple(slice(*span) for span in box), np_dtype), layout, lengths, np_dtype
-        )
+        return DTensor(_block_by_function(fn, tuple(slice(*s) for s in box), np_dtype), layout, lengths, np_dtype)
     block = _new_block(layout, lengths, np_dtype, location.device)
     for slices in layout.blocks(lengths, location.device):
         starts = [int(local_indices(span, single_index(run.start))[0]) for span, run in zip(box, slices, strict=True)]

@@ -305,9 +305,7 @@ class _Batch:
     def __init__(self, jobs: Sequence[RelayoutJob], limit: int | None) -> None:
         self._jobs, self._limit = jobs, limit
         # Whether an out is given, not whether this rank has its block: all ranks see this alike.
-        self._specs = tuple(
-            [(t.layout, target, t.shape, t.dtype, out is not None, key) for t, target, out, key in jobs]
-        )
+        self._specs = tuple([(t.layout, new, t.shape, t.dtype, out is not None, key) for t, new, out, key in jobs])
 
     def check(self) -> None:
         """Raise the errors of planning, unless this batch was planned before.

@@ -120,15 +120,11 @@ def find_out_errors(moves: Sequence[RelayoutInto]) -> MeshcommError | None:
     if any(not block.flags.writeable for block in outs):
         return LayoutError(READ_ONLY)
     sources = [tensor._block for tensor, _, _ in moves if tensor._has_block]
-    contiguous_blocks = [
-        [as_bytes(block) for block in blocks if block.flags.c_contiguous] for blocks in (outs, sources)
-    ]
+    contiguous_blocks = [[as_bytes(x) for x in blocks if x.flags.c_contiguous] for blocks in (outs, sources)]
     strided_outs = [block for block in outs if not block.flags.c_contiguous]
     strided_sources = [block for block in sources if not block.flags.c_contiguous]
     shared = any(_overlap(out, block) for out in outs for block in strided_sources)
-    shared = shared or any(
-        _overlap(out, block) for out in strided_outs for block in (*outs, *sources) if block is not out
-    )
+    shared = shared or any(_overlap(out, x) for out in strided_outs for x in (*outs, *sources) if x is not out)
     return LayoutError(OVERLAPPING) if shared or overlap(*contiguous_blocks) else None
 
 

@@ -52,7 +52,7 @@ def answer(
     The answer has the digest after the first *noted_calls*. *last_answer* is the one with which it left the rank set.
     """
     recent_calls = reversed(list(watch.recent))
-    operation = next(
+    call = next(
         (
             call_operation
             for call_operation, call_rank_set, call_number, _ in recent_calls
@@ -60,12 +60,10 @@ def answer(
         ),
         "",
     )
-    result = (last_answer or state(rank_set))._replace(
-        requested_call=operation, uses_files=watch.is_in_file_io_or_library()
-    )
+    reply = (last_answer or state(rank_set))._replace(requested_call=call, uses_files=watch.is_in_file_io_or_library())
     if rank_set is None:
-        return result
-    return result._replace(noted_calls=rank_set.noted, digest=rank_set.digest_after(noted_calls))
+        return reply
+    return reply._replace(noted_calls=rank_set.noted, digest=rank_set.digest_after(noted_calls))
 
 
 def state(rank_set: WatchedRankSet | None, has_ended: bool = False) -> Answer:

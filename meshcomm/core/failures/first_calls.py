@@ -35,10 +35,8 @@ class FirstCalls:
         self._answers: dict[int, Answer | None] = {}
         # Name of the ranks, number of the call, number of all calls of this rank, and time of the question.
         self._question: tuple[str, int, int, float] | None = None
-        self._last_sighting: tuple[int, list[int]] = (
-            0,
-            [],
-        )  # number of calls at the last look, and ranks that had ended
+        # Number of calls at the last look, and ranks that had ended.
+        self._last_sighting: tuple[int, list[int]] = (0, [])
         self.report: WaitReport | None = None
 
     def serve(self) -> None:
@@ -67,9 +65,7 @@ class FirstCalls:
             question = json.dumps(self._question[:2]).encode()
             self._answers = {}
             connections = {rank: host_signals.answer_channel(rank, question) for rank in ranks if rank != self._rank}
-            self._connections = {
-                rank: connection for rank, connection in connections.items() if connection is not None
-            }
+            self._connections = {rank: channel for rank, channel in connections.items() if channel is not None}
             self._unreachable_ranks = [rank for rank in connections if rank not in self._connections]
         earlier_sighting, self._last_sighting = self._last_sighting, (watch.count, host_signals.ended_ranks(ranks))
         if self._last_sighting[1] and earlier_sighting == self._last_sighting:
@@ -84,13 +80,11 @@ class FirstCalls:
         for connection in self._connections.values():
             connection.close()
 
-    def _conclude(self, ranks_name: str, call_number: int, call_count: int) -> WaitReport:
-        answers: dict[int, Answer | None] = {self._rank: answer(_rank_set_named(ranks_name), call_number)}
+    def _conclude(self, ranks_name: str, number: int, call_count: int) -> WaitReport:
+        answers: dict[int, Answer | None] = {self._rank: answer(_rank_set_named(ranks_name), number)}
         answers |= {rank: self._answers.get(rank) for rank in self._connections}
-        waiting = [
-            rank for rank, a in answers.items() if a is not None and a.is_in_call and a.call_number == call_number
-        ]
-        lines = [who_is_missing(dict(sorted(answers.items())), call_number, {})] if len(waiting) < len(answers) else []
+        waiting = [rank for rank, a in answers.items() if a is not None and a.is_in_call and a.call_number == number]
+        lines = [who_is_missing(dict(sorted(answers.items())), number, {})] if len(waiting) < len(answers) else []
         if self._unreachable_ranks:
             reason = (
                 "it has made no mesh yet, or runs"

@@ -119,16 +119,14 @@ def remove_old(parent: Path, time_limit: float) -> None:
 
     Only files that a job writes there are removed, and no link is followed. Files that cannot be removed stay.
     """
-    for old_folder in parent.iterdir():
+    for entry in parent.iterdir():
         with contextlib.suppress(OSError):
-            status = old_folder.lstat()
-            is_ours = (
-                _NAME.fullmatch(old_folder.name) and stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
-            )
+            status = entry.lstat()
+            is_ours = _NAME.fullmatch(entry.name) and stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
             if is_ours and status.st_mtime < time_limit:
-                for path in (*old_folder.glob("rank-*.json"), *old_folder.glob(f".rank-*.json.*{UNFINISHED_SUFFIX}")):
+                for path in (*entry.glob("rank-*.json"), *entry.glob(f".rank-*.json.*{UNFINISHED_SUFFIX}")):
                     path.unlink()
-                old_folder.rmdir()
+                entry.rmdir()
 
 
 def _flight(reason: str) -> Flight:

@@ -252,11 +252,9 @@ def reported_by_first(error: _E) -> _E:
     """Return *error*, which all copies of a program raise, so that Python prints it in the first one only."""
     let_first_tell()
     error.__dict__[_FIRST_COPY_PRINTS] = True
-    previous_hook = sys.excepthook
+    old_hook = sys.excepthook
     if is_reported_by_another(error):
-        sys.excepthook = lambda kind, value, tb: (
-            None if is_reported_by_another(value) else previous_hook(kind, value, tb)
-        )
+        sys.excepthook = lambda kind, value, tb: None if is_reported_by_another(value) else old_hook(kind, value, tb)
     return error
 
 

@@ -211,17 +211,13 @@ class LivenessCheck:
         last, counts = self._last_answers[member]
         return last._replace(rank_set_calls=counts.get(ranks_name, 0), end_reason="") if ranks_name else last
 
-    def _on_question(
-        self, source: int, ranks_name: str, round_number: int, call_number: int, noted_calls: int
-    ) -> None:
+    def _on_question(self, source: int, ranks_name: str, round_number: int, number: int, noted_calls: int) -> None:
         if self.leaving and ranks_name:
             return  # the answer with which this rank left is known
         rank_set: WatchedRankSet | None = self.rank_set
         if ranks_name:
             rank_set = next((liveness.rank_set for liveness in list(_open) if liveness.name == ranks_name), None)
-        self._post(
-            source, "state", ranks_name, round_number, answer(rank_set, call_number, noted_calls, self._own_answer)
-        )
+        self._post(source, "state", ranks_name, round_number, answer(rank_set, number, noted_calls, self._own_answer))
 
     def _on_state(self, source: int, ranks_name: str, round_number: int, fields: list[Json]) -> None:
         census = self._censuses.get(ranks_name)
@@ -237,16 +233,14 @@ class LivenessCheck:
         for member in self._last_answers.keys() & {*census.members}:
             census.answers.setdefault(member, self._last_answer_of(member, ranks_name))
         answers = {self.ranks[member]: census.answers.get(member) for member in census.members}
-        earlier_answers = {self.ranks[member]: census.earlier_answers.get(member) for member in census.members}
+        earlier = {self.ranks[member]: census.earlier_answers.get(member) for member in census.members}
         if not ranks_name and census.earlier_number == census.number:
-            self.mismatch = self.mismatch or call_mismatch(answers, earlier_answers, census.number)
+            self.mismatch = self.mismatch or call_mismatch(answers, earlier, census.number)
         for asker, (number, count) in sorted(census.askers.items()):
             text = who_is_missing(answers, number, self._hosts)
             is_speaker = asker == min(census.askers)
             uses_files = any(a is not None and a.uses_files for a in answers.values())
-            self._post(
-                asker, "report", count, ended_ranks(answers, earlier_answers, number), text, is_speaker, uses_files
-            )
+            self._post(asker, "report", count, ended_ranks(answers, earlier, number), text, is_speaker, uses_files)
         census.askers.clear()
 
     def _on_report(self, source: int, *arguments: Json) -> None:

@@ -165,20 +165,18 @@ class _Watchdog:
             check.report = None
             self._restart()
             return
-        missing_text = ""
+        missing = ""
         if check is not None and (report is not None or waited_seconds >= ANSWER_WITHIN + self._asks_from):
-            missing_text = "".join(
-                f"\n  {line}" for line in check.missing_ranks_text(report, abs(call[2])).splitlines()
-            )
+            missing = "".join(f"\n  {line}" for line in check.missing_ranks_text(report, abs(call[2])).splitlines())
         if report is not None and check is not None and report.ended_ranks and not check.leaving:
-            reason = f"it has waited {waited_seconds:.0f} s in {call_text}, but {report.ended_ranks}{missing_text}"
+            reason = f"it has waited {waited_seconds:.0f} s in {call_text}, but {report.ended_ranks}{missing}"
             self._end(rank_set, reason, host_signals.code_of_end() or 1)
         if waited_seconds >= self._timeout:
             limit_text = f"longer than MESHCOMM_TIMEOUT={self._timeout:g}"
-            explanation = missing_text or (_NO_CHECK_HINT if liveness is None else "")
+            explanation = missing or (_NO_CHECK_HINT if liveness is None else "")
             self._end(rank_set, f"it has waited {waited_seconds:.0f} s in {call_text}, {limit_text}{explanation}")
         self._end_if_interrupted(rank_set, call_text)
-        self._warn(call_text, report, missing_text)
+        self._warn(call_text, report, missing)
 
     def _next_question(self) -> float:
         """Return the seconds of waiting after which to ask again."""

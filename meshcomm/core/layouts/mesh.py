@@ -99,10 +99,8 @@ class Mesh(TensorFlowMesh):
         cls, devices: Sequence[str] | Sequence[int], dims: Dims, mesh_name: str = "", use_xla_spmd: bool = False
     ) -> "Mesh":
         """Normalise and check the arguments; ``MeshError`` if they make no mesh."""
-        ranks, device_names = canonical_devices(devices)
-        mesh = cls._make(
-            mesh_name, canonical_dims(dims), ranks, device_names=device_names, use_xla_spmd=bool(use_xla_spmd)
-        )
+        ranks, names = canonical_devices(devices)
+        mesh = cls._make(mesh_name, canonical_dims(dims), ranks, device_names=names, use_xla_spmd=bool(use_xla_spmd))
         product = math.prod(mesh.shape())
         if mesh.size != product:
             raise MeshError(
@@ -388,9 +386,7 @@ class Mesh(TensorFlowMesh):
         if self._listing or self.is_single_device():
             return Mesh.from_string, (self.to_string(),)
         if isinstance(self._device_names, GeneratedDevices):
-            text = (
-                f"{self._name}|{','.join(f'{dim.name}={dim.size}' for dim in self._dims)}|*{self._device_names.type}"
-            )
+            text = f"{self._name}|{','.join(f'{d.name}={d.size}' for d in self._dims)}|*{self._device_names.type}"
             if not self._use_xla_spmd:
                 return Mesh.from_string, (text,)
         devices = self._ranks if self._device_names is None else tuple(self._device_names)

@@ -317,19 +317,16 @@ def _file_descriptor(message: MessageType, embedded_types: list[MessageType]) ->
     message_proto = file.message_type.add(name=name)
     for field in message.fields:
         label = FieldDescriptorProto.LABEL_REPEATED if field.repeated else FieldDescriptorProto.LABEL_OPTIONAL
-        field_proto = message_proto.field.add(name=field.name, number=field.number, label=label)
+        proto = message_proto.field.add(name=field.name, number=field.number, label=label)
         if isinstance(field.kind, MessageType):
-            field_proto.type, field_proto.type_name = FieldDescriptorProto.TYPE_MESSAGE, f".{field.kind.name}"
+            proto.type, proto.type_name = FieldDescriptorProto.TYPE_MESSAGE, f".{field.kind.name}"
         elif isinstance(field.kind, EnumType):
-            field_proto.type, field_proto.type_name = (
-                FieldDescriptorProto.TYPE_ENUM,
-                f".{message.name}.{field.kind.name}",
-            )
+            proto.type, proto.type_name = FieldDescriptorProto.TYPE_ENUM, f".{message.name}.{field.kind.name}"
             enum_proto = message_proto.enum_type.add(name=field.kind.name)
             for number, value in enumerate(field.kind.values):
                 enum_proto.value.add(name=value, number=number)
         else:
-            field_proto.type = FieldDescriptorProto.Type.Value(f"TYPE_{field.kind.upper()}")
+            proto.type = FieldDescriptorProto.Type.Value(f"TYPE_{field.kind.upper()}")
     return file
 
 

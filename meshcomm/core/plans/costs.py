@@ -117,11 +117,9 @@ def off_node_costs(step: Step, machine: Machine, device: int) -> OffNodeCosts:
     turns = ceil(senders / local_count)
     # In a gather, all ranks of the node need the same blocks.
     node_bytes = nbytes if isinstance(step, AllGather) else nbytes * local_count
-    handovers = 2 * min(local_count, senders)  # to aggregators, and from them
+    hops = 2 * min(local_count, senders)  # to aggregators, and from them
     # The ranks of a node wait for each other twice: before the messages and after them.
-    return OffNodeCosts(
-        direct, machine.seconds(Load(2, handovers, 2 * nbytes, 1, turns, turns * node_bytes / senders, 0))
-    )
+    return OffNodeCosts(direct, machine.seconds(Load(2, hops, 2 * nbytes, 1, turns, turns * node_bytes / senders, 0)))
 
 
 def _nodes_of(step: Step, machine: Machine, device: int, positions: Indices) -> Indices:

@@ -220,24 +220,20 @@ class Step(FieldsOnly):
 
     def traffic(self, devices: Indices) -> StepTraffic:
         """Return the traffic of each of *devices*."""
-        messages, target_numbers = np.ones_like(devices), numbers_of(self.target, devices)
+        messages, numbers = np.ones_like(devices), numbers_of(self.target, devices)
         for axis, n in enumerate(self.shape):
-            messages = messages * holder_counts(
-                self.target.cut(axis, n), target_numbers[:, axis], self.source.cut(axis, n)
-            )
+            messages = messages * holder_counts(self.target.cut(axis, n), numbers[:, axis], self.source.cut(axis, n))
         old_sizes, new_sizes, overlap = self.elements(devices, devices)
         old_sizes, new_sizes, overlap = (a * self.itemsize for a in (old_sizes, new_sizes, overlap))
         received_bytes = new_sizes - overlap
         # A box for the device itself is packed only if other devices get the same box, and unpacked only in a gather.
         is_shared = self.gathers_in_one_call or not set(self.dims) <= used_dims(self.target)
-        packed_bytes = old_sizes - (0 if is_shared else overlap) if self.packs else np.zeros_like(devices)
-        unpacked_bytes = (
+        packed = old_sizes - (0 if is_shared else overlap) if self.packs else np.zeros_like(devices)
+        unpacked = (
             (new_sizes if self.gathers_in_one_call else received_bytes) if self.unpacks else np.zeros_like(devices)
         )
         messages = np.where(received_bytes > 0, messages - (overlap > 0), 0)
-        return StepTraffic(
-            received_bytes, messages, self._scratch_bound(packed_bytes, unpacked_bytes), old_sizes, new_sizes
-        )
+        return StepTraffic(received_bytes, messages, self._scratch_bound(packed, unpacked), old_sizes, new_sizes)
 
     def elements(self, in_source: Indices, in_target: Indices) -> tuple[Indices, Indices, Indices]:
         """Return the numbers of elements in the old block of each device, in its new block, and in both.

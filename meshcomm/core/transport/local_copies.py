@@ -107,13 +107,9 @@ class LocalCopies:
         if integer_layout is not None:
             return integer_layout
         for index, box_indices in boxes_of_peers:
-            peer, subset = self.members[index], boxes.subset(box_indices)
-            sources.append(
-                tensor.in_source(peer, index, subset) if receives else tensor.in_source(position, 0, subset)
-            )
-            targets.append(
-                tensor.in_target(position, 0, subset) if receives else tensor.in_target(peer, index, subset)
-            )
+            peer, part = self.members[index], boxes.subset(box_indices)
+            sources.append(tensor.in_source(peer, index, part) if receives else tensor.in_source(position, 0, part))
+            targets.append(tensor.in_target(position, 0, part) if receives else tensor.in_target(peer, index, part))
         loops = sources[0].extents.shape[1] if sources else boxes.starts.shape[1]
         return concatenated(sources, loops), concatenated(targets, loops)
 
@@ -124,19 +120,17 @@ class LocalCopies:
         if not tensor.is_in_order or not are_few(boxes):
             return None
         starts, stops, position = boxes.starts.tolist(), boxes.stops.tolist(), tensor.position
-        source_rows, target_rows = list[PlacedBox](), list[PlacedBox]()
+        sources, targets = list[PlacedBox](), list[PlacedBox]()
         for index, box_indices in boxes_of_peers:
             sender, receiver = (self.members[index], position) if receives else (position, self.members[index])
             source, target = tensor.source(sender), tensor.target(receiver)
             if source is None or target is None or not has_intervals(source) or not has_intervals(target):
                 return None
             for box in box_indices.tolist():
-                source_rows.append((index if receives else 0, source, starts[box], stops[box]))
-                target_rows.append(
-                    (0 if receives else index, target, *tensor.corners_in_target(starts[box], stops[box]))
-                )
+                sources.append((index if receives else 0, source, starts[box], stops[box]))
+                targets.append((0 if receives else index, target, *tensor.corners_in_target(starts[box], stops[box])))
         ndim = boxes.starts.shape[1]
-        return strided_rows(source_rows, ndim, tensor.itemsize), strided_rows(target_rows, ndim, tensor.itemsize)
+        return strided_rows(sources, ndim, tensor.itemsize), strided_rows(targets, ndim, tensor.itemsize)
 
     def writes(self, peers: tuple[int, ...]) -> BoxCopies | None:
         """Return the copies from the blocks to the new blocks of local *peers*, this rank perhaps among them."""

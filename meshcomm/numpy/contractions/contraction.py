@@ -135,13 +135,9 @@ class Contraction(FieldsOnly):
                 if previous_slices is None
                 or any(a != b and i in operand.indices for i, a, b in zip(loops, slices, previous_slices, strict=True))
             )
-            is_first = previous_slices is None or any(
-                slices[number] != previous_slices[number] for number in result_loops
-            )
+            is_first = previous_slices is None or any(slices[loop] != previous_slices[loop] for loop in result_loops)
             if is_first:
-                accumulates = any(
-                    slices[number].start > 0 for number in range(len(loops)) if number not in result_loops
-                )
+                accumulates = any(slices[loop].start > 0 for loop in range(len(loops)) if loop not in result_loops)
             if pending is not None:
                 yield pending._replace(is_last=is_first)
             pending = ContractionPanel(dict(zip(loops, slices, strict=True)), fetched, is_first, True, accumulates)
@@ -295,10 +291,8 @@ class Contraction(FieldsOnly):
         packed_bytes = max((_packed_bytes(plan) for plan in (*operand_plans, *result_plans)), default=0)
         partial_bytes = 0
         if not self.keeps_result:
-            target = self.slice_of(self.result, self.first, None)
-            partial_bytes = Layout(self.multiplied_axes(self.result, self.first), self.mesh).largest_block(
-                target.shape
-            )
+            piece = self.slice_of(self.result, self.first, None)
+            partial_bytes = Layout(self.multiplied_axes(self.result, self.first), self.mesh).largest_block(piece.shape)
             partial_bytes *= self.result.dtype.itemsize
             received_bytes += partial_bytes + sum(_largest_bytes(plan.target, plan) for plan in result_plans)
         multiplied_bytes = sum(_largest_bytes(plan.target, plan) for plan in operand_plans) + partial_bytes
@@ -325,10 +319,8 @@ class Contraction(FieldsOnly):
         rows = [f"operand {number}: {text}" for number, text in enumerate(move_texts)]
         _, result_plans = self._first_plans
         if result_plans and self.summed:
-            gather_text = "; then gathered" if len(result_plans) > 1 else ""
-            rows.append(
-                f"result: partial sums over {'+'.join(self.summed)} are added up where they belong{gather_text}"
-            )
+            suffix = "; then gathered" if len(result_plans) > 1 else ""
+            rows.append(f"result: partial sums over {'+'.join(self.summed)} are added up where they belong{suffix}")
         else:
             rows.append(f"result: {'moves' if result_plans else 'stays'}: {self.result.layout.specs_text}")
         if self.loops:
@@ -383,11 +375,9 @@ def _largest_bytes(layout: Layout, plan: Plan) -> int:
 
 def _packed_bytes(plan: Plan) -> int:
     """Return an upper bound on the bytes that a device packs in."""
-    sample_devices = np.array(sorted({0, len(plan.ranks) // 2, len(plan.ranks) - 1}), dtype=np.intp)
+    devices = np.array(sorted({0, len(plan.ranks) // 2, len(plan.ranks) - 1}), dtype=np.intp)
     intermediate_bytes = sum(_largest_bytes(step.target, plan) for step in plan.steps[:-1] if step.dims)
-    return intermediate_bytes + max(
-        (int(step.traffic(sample_devices).scratch.max()) for step in plan.steps), default=0
-    )
+    return intermediate_bytes + max((int(step.traffic(devices).scratch.max()) for step in plan.steps), default=0)
 
 
 def pack_limit(limit: int, mesh: Mesh) -> int:

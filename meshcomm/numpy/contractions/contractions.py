@@ -167,10 +167,8 @@ def plan_einsum(
     mesh = next((operand_mesh for operand_mesh in map(_mesh_of, tensors) if operand_mesh is not None), None)
     if mesh is None:
         raise LayoutError("one of the operands must be a DTensor, or a shape, a dtype and a layout")
-    operand_specs = tuple(_plan_operand(x, mesh) for x in tensors)
-    return plan_of(
-        subscripts_text, operand_specs, layout=layout, dtype=dtype, limit=max_scratch_bytes, machine=machine
-    )
+    specs = tuple(_plan_operand(x, mesh) for x in tensors)
+    return plan_of(subscripts_text, specs, layout=layout, dtype=dtype, limit=max_scratch_bytes, machine=machine)
 
 
 def arguments_of(subscripts: object, operands: Sequence[object]) -> tuple[Any, list[Any]]:
@@ -376,11 +374,7 @@ class _PanelContraction:
         block_error = _wrong_block_error(self._operand_shapes, blocks)
         if block_error is not None:
             raise block_error
-        result_block, indices, limit = (
-            new_block(self._shape, self._dtype),
-            self._contraction.result.indices,
-            self._limit,
-        )
+        result, indices, limit = new_block(self._shape, self._dtype), self._contraction.result.indices, self._limit
         factors = [IndexedBlock(block, indices) for block, indices in zip(blocks, self._indices, strict=True)]
         moved_blocks: list[Array | None] = [None] * len(blocks)  # of the last panel, whose memory serves the next one
         partial: Array | None = None
@@ -394,7 +388,7 @@ class _PanelContraction:
                 factor = self._fetched_block(fetch, blocks[number], previous_block)
                 moved_blocks[number] = None if fetch.move is None else factor
                 factors[number] = IndexedBlock(factor, self._indices[number])
-            target = _view(result_block, panel_run.result_slices)
+            target = _view(result, panel_run.result_slices)
             if self._contraction.keeps_result:
                 accumulates = panel_run.accumulates or not panel_run.is_first
                 multiply(factors, IndexedBlock(target, indices), accumulate=accumulates, limit=limit)
@@ -405,7 +399,7 @@ class _PanelContraction:
             if panel_run.is_last:
                 store_product(self._reduced(panel_run, partial), target, accumulate=panel_run.accumulates)
                 partial = None
-        return result_block
+        return result
 
     def _fetched_block(self, fetch: _Fetch, block: Array, previous_block: Array | None) -> Array:
         """Return the block of an operand that this device multiplies. *previous_block*: the one of the last panel."""

@@ -136,12 +136,10 @@ def parse_subscripts(subscripts: str, shapes: tuple[Shape, ...]) -> Expression:
 def _checked_letters(subject: str, term: str) -> str:
     """Return the letters of a term; ``ShapeError`` if it has anything but letters and one ellipsis."""
     letters = term.replace("...", "", 1)
-    bad_letter = next((letter for letter in letters if letter not in LETTERS), None)
-    if bad_letter is not None:
-        reason = (
-            "an ellipsis (...) has three dots, and is there once" if bad_letter == "." else "subscripts are letters"
-        )
-        raise ShapeError(f"einsum: {bad_letter!r} in the subscripts {term!r} of {subject}: {reason}")
+    bad_sign = next((letter for letter in letters if letter not in LETTERS), None)
+    if bad_sign is not None:
+        reason = "an ellipsis (...) has three dots, and is there once" if bad_sign == "." else "subscripts are letters"
+        raise ShapeError(f"einsum: {bad_sign!r} in the subscripts {term!r} of {subject}: {reason}")
     return letters
 
 
@@ -476,15 +474,13 @@ def _einsum_plan(  # noqa: PLR0917 - the key of a cache
 
 def _result_dtype(dtypes: Sequence[DType], dtype: DType | None, casting: Casting) -> DType:
     """Return the dtype of a sum of products: *dtype*, if operands can be converted to it; ``TypeError`` as NumPy's."""
-    result_dtype = np.result_type(*dtypes) if dtype is None else dtype
+    sum_dtype = np.result_type(*dtypes) if dtype is None else dtype
     for operand_dtype in dtypes:
-        if not np.can_cast(operand_dtype, result_dtype, casting):
-            raise TypeError(
-                f"einsum: an operand of {operand_dtype} cannot become {result_dtype} by the rule {casting!r}"
-            )
-    if result_dtype.kind not in "biufc":
-        raise TypeError(f"einsum multiplies numbers, not {result_dtype}")
-    return as_dtype(result_dtype.newbyteorder("="))
+        if not np.can_cast(operand_dtype, sum_dtype, casting):
+            raise TypeError(f"einsum: an operand of {operand_dtype} cannot become {sum_dtype} by the rule {casting!r}")
+    if sum_dtype.kind not in "biufc":
+        raise TypeError(f"einsum multiplies numbers, not {sum_dtype}")
+    return as_dtype(sum_dtype.newbyteorder("="))
 
 
 def _checked_layout(layout: Layout, shape: Shape, mesh: Mesh) -> Layout:

@@ -297,15 +297,13 @@ class IndexGrid:
     def _aligned_width(self, index: str, width: int) -> int:
         """Return a width of panels, at most *width*, with which panels begin where cyclic blocks begin."""
         specs = (f.layout.cyclic(f.indices.index(index)) for f in self.problem.factors if index in f.indices)
-        block_lengths = {spec.block for spec in specs if spec is not None}
+        lengths = {spec.block for spec in specs if spec is not None}
         common_multiple = 1
-        for length in block_lengths:
+        for length in lengths:
             common_multiple = common_multiple * length // gcd(common_multiple, length)
         if width >= common_multiple:
             return width // common_multiple * common_multiple
-        return next(
-            w for w in range(width, 0, -1) if all(w % length == 0 or length % w == 0 for length in block_lengths)
-        )
+        return next(w for w in range(width, 0, -1) if all(w % length == 0 or length % w == 0 for length in lengths))
 
     def _panel_bytes(self, widths: dict[str, int]) -> float:
         """Return the bytes that the factors that move take in panels of these lengths."""
@@ -356,10 +354,8 @@ class IndexGrid:
                 n, p = factor.shape[axis], factor.layout.num_shards(axis)
                 received *= self._owned_count(factor.layout.cyclic(axis), n, p, widths[number]) * p / widths[number]
             busiest_bytes += received
-        summed_loops = sum(index not in self.problem.result.indices for index in order)
-        return PanelLoops(
-            tuple(zip(order, widths, strict=True)), moved_bytes, busiest_bytes, summed_loops, prod(counts)
-        )
+        sum_loops = sum(index not in self.problem.result.indices for index in order)
+        return PanelLoops(tuple(zip(order, widths, strict=True)), moved_bytes, busiest_bytes, sum_loops, prod(counts))
 
 
 def _is_better(a: PanelLoops, b: PanelLoops) -> bool:
@@ -405,9 +401,7 @@ def _best_grid(
     grids: list[IndexGrid], start_grids: list[IndexGrid], limit: float, machine: Machine
 ) -> GridChoice | None:
     """Return the cheapest grid with panels along as few indices as possible; None if none keeps to the limit."""
-    candidates = (
-        _best_along(loop_count, grids, start_grids, limit, machine) for loop_count in range(1, _MAX_LOOPS + 1)
-    )
+    candidates = (_best_along(count, grids, start_grids, limit, machine) for count in range(1, _MAX_LOOPS + 1))
     return next((candidate for candidate in candidates if candidate is not None), None)
 
 
@@ -526,10 +520,8 @@ def _split_mesh(mesh: Mesh) -> Mesh | None:
     """Return a mesh with two dimensions for each one whose size is no prime; None if all sizes are primes."""
     dims: list[tuple[str, int]] = []
     for name, size in mesh.dims:
-        divisor = next(n for n in range(isqrt(size), 0, -1) if size % n == 0)
-        dims += (
-            [(name, size)] if divisor == 1 else [(f"{name}/{divisor}", divisor), (f"{name}/{size}", size // divisor)]
-        )
+        factor = next(n for n in range(isqrt(size), 0, -1) if size % n == 0)
+        dims += [(name, size)] if factor == 1 else [(f"{name}/{factor}", factor), (f"{name}/{size}", size // factor)]
     return None if len(dims) == len(mesh.dims) else Mesh(mesh.ranks, dims)
 
 

@@ -85,16 +85,11 @@ def subscripts_of(left_ndim: int, right_ndim: int, axes: Axes) -> str:
     >>> subscripts_of(3, 2, ([-1, 0], [0, 1]))
     'abc,ca->b'
     """
-    left_letters, right_letters = (
-        list(ascii_letters[:left_ndim]),
-        list(ascii_letters[left_ndim : left_ndim + right_ndim]),
-    )
+    left, right = list(ascii_letters[:left_ndim]), list(ascii_letters[left_ndim : left_ndim + right_ndim])
     for left_axis, right_axis in zip(*axes, strict=True):
-        right_letters[right_axis] = left_letters[left_axis]
-    letters = [
-        letter for letter in left_letters + right_letters if not (letter in left_letters and letter in right_letters)
-    ]
-    return f"{''.join(left_letters)},{''.join(right_letters)}->{''.join(letters)}"
+        right[right_axis] = left[left_axis]
+    letters = [letter for letter in left + right if not (letter in left and letter in right)]
+    return f"{''.join(left)},{''.join(right)}->{''.join(letters)}"
 
 
 def _summed_product(name: str, operands: Sequence[TensorOrArray], axes: Axes, out: object = None) -> Call | DTensor:
@@ -103,9 +98,7 @@ def _summed_product(name: str, operands: Sequence[TensorOrArray], axes: Axes, ou
     ``ShapeError`` if an axis does not exist, is named twice, or differs in length from its pair.
     """
     left, right = operands
-    summed_axes = [
-        [normalised_axis(axis, x.ndim) for axis in numbers] for x, numbers in zip(operands, axes, strict=True)
-    ]
+    summed_axes = [[normalised_axis(a, x.ndim) for a in numbers] for x, numbers in zip(operands, axes, strict=True)]
     if len(summed_axes[0]) != len(summed_axes[1]) or any(len(set(numbers)) < len(numbers) for numbers in summed_axes):
         raise ShapeError(
             f"numpy.{name}: axes {quote(summed_axes[0])} of the first operand and {quote(summed_axes[1])} of the "
@@ -293,9 +286,7 @@ def _identity(like: DTensor) -> DTensor:
     def make_block(slices: tuple[slice, ...]) -> Array:
         rows, columns = (np.arange(like.shape[-1])[axis_slice] for axis_slice in slices[-2:])
         eye = (rows[:, np.newaxis] == columns).astype(like.dtype)
-        return np.broadcast_to(
-            eye, [len(range(n)[axis_slice]) for n, axis_slice in zip(like.shape, slices, strict=True)]
-        )
+        return np.broadcast_to(eye, [len(range(n)[s]) for n, s in zip(like.shape, slices, strict=True)])
 
     return from_callback(like.shape, like.dtype, like.layout, make_block)
 

@@ -109,10 +109,8 @@ class SharedProduct:
     def __call__(self, *blocks: Array) -> Array | None:
         """Return the block of the result; None if a block of some rank is not in shared memory. Collective."""
         contraction, limit = self._contraction, local_limit(self._contraction.scratch_limit)
-        device_blocks = self._shared.begin(
-            [as_bytes(self._in_memory_order(n, blocks[n])) for n in self._moving], self._sizes
-        )
-        if device_blocks is None:
+        shared = self._shared.begin([as_bytes(self._in_memory_order(n, blocks[n])) for n in self._moving], self._sizes)
+        if shared is None:
             return None
         result = contraction.result
         result_block = new_block(result.layout.block_shape(result.shape, self._device), result.dtype)
@@ -124,7 +122,7 @@ class SharedProduct:
                 continue
             operands = [
                 IndexedBlock(
-                    self._piece_view(number, piece, spans, device_blocks, blocks), contraction.operands[number].indices
+                    self._piece_view(number, piece, spans, shared, blocks), contraction.operands[number].indices
                 )
                 for number, piece in enumerate((a_piece, b_piece))
             ]
@@ -180,10 +178,8 @@ class SharedProduct:
             for number in cut.overlapping((begin, end)):
                 start, stop = max(begin, cut.start(number)), min(end, cut.start(number + 1))
                 if start < stop:
-                    block_start = cut.start(number)
-                    axis_pieces.append(
-                        (number, slice(start - block_start, stop - block_start), start - begin, stop - begin)
-                    )
+                    origin = cut.start(number)
+                    axis_pieces.append((number, slice(start - origin, stop - origin), start - begin, stop - begin))
             pieces_by_axis.append(axis_pieces)
         pieces = []
         for combination in product(*pieces_by_axis):

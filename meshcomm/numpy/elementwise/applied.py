@@ -195,19 +195,15 @@ def apply_along_axis(func1d: Function, axis: int, arr: DTensor, *args: object, *
 
     results = agree_on_result(name, mesh, call_text, compute)
 
-    def result_spec() -> tuple[Shape, str]:
+    def spec() -> tuple[Shape, str]:
         assert results is not None
         return results.shape[axis_number : results.ndim - (tensor.ndim - axis_number - 1)], dtype_text(results.dtype)
 
-    line_shape, dtype_name = (
-        broadcast_from_device(name, mesh, call_text, result_spec, has_lines.index(True)) or result_spec()
-    )
+    line_shape, dtype_name = broadcast_from_device(name, mesh, call_text, spec, has_lines.index(True)) or spec()
 
     def check() -> None:
-        if results is not None and list(result_spec()[0]) != list(line_shape):
-            raise ValueError(
-                f"{name}: the function must return arrays of one shape, not {result_spec()[0]} and {line_shape}"
-            )
+        if results is not None and list(spec()[0]) != list(line_shape):
+            raise ValueError(f"{name}: the function must return arrays of one shape, not {spec()[0]} and {line_shape}")
 
     agree_on_result(name, mesh, f"{call_text}: its results have one shape", check)
     dtype, axes = dtype_of_text(dtype_name), layout.axes

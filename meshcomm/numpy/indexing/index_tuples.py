@@ -44,10 +44,8 @@ def on_mesh(name: str, operands: Sequence[object]) -> list[DTensor]:
     """
     unwrapped_operands = [unwrapped(x) for x in operands]
     mesh = mesh_of(unwrapped_operands)
-    agreed_operands = agree_on_plain(name, unwrapped_operands, mesh)
-    return [
-        x if isinstance(x, DTensor) else distribute(x, Layout.replicated(mesh, np.ndim(x))) for x in agreed_operands
-    ]
+    agreed_values = agree_on_plain(name, unwrapped_operands, mesh)
+    return [x if isinstance(x, DTensor) else distribute(x, Layout.replicated(mesh, np.ndim(x))) for x in agreed_values]
 
 
 def numbers(mesh: Mesh, axis: int, ndim: int, names: Names, n: int) -> DTensor:

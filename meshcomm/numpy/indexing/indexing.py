@@ -318,12 +318,10 @@ def _slice_assignment(tensor: DTensor, items: Items, value: Operand) -> Call | N
         return None
     # The slice begins within a cyclic block: relay an interval that begins with a block to the usual cut, and back.
     slices = [item for item in forward_items if isinstance(item, AxisSlice)]  # all items are slices
-    slice_pairs = [
-        _slice_around(tensor.layout.cut(axis, tensor.shape[axis]), item) for axis, item in enumerate(slices)
-    ]
-    outer_view = _slice_of(tensor, tuple(outer for outer, _ in slice_pairs))
+    pairs = [_slice_around(tensor.layout.cut(axis, tensor.shape[axis]), item) for axis, item in enumerate(slices)]
+    outer_view = _slice_of(tensor, tuple(outer for outer, _ in pairs))
     relaid_view = relaid(outer_view, outer_view.layout.default_cut(range(outer_view.ndim)).axes, name)
-    _copy_to(_slice_of(relaid_view, tuple(inner for _, inner in slice_pairs)), value, name)
+    _copy_to(_slice_of(relaid_view, tuple(inner for _, inner in pairs)), value, name)
     _copy_to(outer_view, relaid_view)
     return None
 

@@ -136,13 +136,11 @@ def put(tensor: DTensor, index: object, value: object) -> bool | None:
     if mask is None or plan is None or not _converts(value, tensor):
         return None
     block, own_mask = tensor._block, _block_mask(mask, tensor, plan)
-    rows, row_indices = _masked_rows(block, own_mask)
+    rows, indices = _masked_rows(block, own_mask)
     if isinstance(value, np.ndarray):
         note(value, tensor.mesh)
     if isinstance(value, np.ndarray | DTensor) and value.ndim > tensor.ndim - mask.ndim and value.shape[0] != 1:
-        ends = _row_ends(
-            mask, plan, tensor, int(np.count_nonzero(own_mask)) if row_indices is None else len(row_indices)
-        )
+        ends = _row_ends(mask, plan, tensor, int(np.count_nonzero(own_mask)) if indices is None else len(indices))
         if value.shape != (ends[-1], *tensor.shape[mask.ndim :]):
             return None
         target = _chosen_layout(tensor._spec, mask.ndim, ends)
@@ -153,7 +151,7 @@ def put(tensor: DTensor, index: object, value: object) -> bool | None:
     if isinstance(value, DTensor) or not count_write(tensor):
         return None  # the slow path moves the value, or raises the error
     try:
-        rows[own_mask if row_indices is None else row_indices] = value
+        rows[own_mask if indices is None else indices] = value
     except (TypeError, ValueError, OverflowError):
         return None  # the slow path raises the error for a value that the tensor cannot hold
     return True
@@ -216,12 +214,10 @@ def _mask_plan(spec: TensorSpec, shape: Shape, mask_spec: TensorSpec | None) -> 
     ):
         return None
     row_shape, names = spec.shape[ndim:], tuple(layout.axes[0])
-    call_text = (
-        f"{GET_NAME}: blocks with rows of {row_shape} {spec.dtype} along {names} on {mesh_description(spec.mesh)}"
-    )
+    text = f"{GET_NAME}: blocks with rows of {row_shape} {spec.dtype} along {names} on {mesh_description(spec.mesh)}"
     cut = layout.cut(0, spec.shape[0]).consecutive
     starts = (*(cut.start(number) for number in range(cut.blocks)), spec.shape[0])
-    return _MaskPlan(Layout([names, *((),) * len(row_shape)], spec.mesh), call_text, starts)
+    return _MaskPlan(Layout([names, *((),) * len(row_shape)], spec.mesh), text, starts)
 
 
 def _block_mask(mask: Mask, tensor: DTensor, plan: _MaskPlan) -> Array:

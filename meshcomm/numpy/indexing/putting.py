@@ -181,20 +181,18 @@ def _flat_index(index: tuple[Indices, ...], shape: Shape) -> Indices:
     return np.ravel_multi_index(index, shape) if prod(shape) else np.asarray(index[0])
 
 
-def _tensor_and_index(name: str, operand: object, mask: object) -> tuple[DTensor, tuple[DTensor, ...]]:
+def _tensor_and_index(name: str, operand: object, condition: object) -> tuple[DTensor, tuple[DTensor, ...]]:
     """Return *operand* with one axis or more, and the index where its mask is true. Collective over the mesh."""
     tensor = tensor_np.atleast_1d(as_tensor(name, operand))
-    mask_value = unwrapped(mask)
-    if not isinstance(mask_value, DTensor):
-        (mask_array,) = agree_on_plain(name, [np.atleast_1d(as_array(mask_value))], tensor.mesh)
-        mask_value = np.asarray(mask_array)
-        whole_layout = Layout.replicated(tensor.mesh, mask_value.ndim)
-        mask_value = distribute(mask_value, tensor.layout if mask_value.shape == tensor.shape else whole_layout)
-    if mask_value.size != tensor.size:
-        raise ShapeError(
-            f"{name}: a mask of shape {mask_value.shape} for a tensor of shape {tensor.shape}: sizes differ"
-        )
-    bool_mask = truth(tensor_np.atleast_1d(mask_value))
+    mask = unwrapped(condition)
+    if not isinstance(mask, DTensor):
+        (mask_array,) = agree_on_plain(name, [np.atleast_1d(as_array(mask))], tensor.mesh)
+        mask = np.asarray(mask_array)
+        whole_layout = Layout.replicated(tensor.mesh, mask.ndim)
+        mask = distribute(mask, tensor.layout if mask.shape == tensor.shape else whole_layout)
+    if mask.size != tensor.size:
+        raise ShapeError(f"{name}: a mask of shape {mask.shape} for a tensor of shape {tensor.shape}: sizes differ")
+    bool_mask = truth(tensor_np.atleast_1d(mask))
     if bool_mask.shape == tensor.shape:
         return tensor, true_indices(name, bool_mask)
     return tensor, unravelled(name, flat_true_indices(name, bool_mask), tensor.shape)  # type: ignore[return-value]

@@ -71,12 +71,10 @@ def combine_in_shares(name: str, base: DTensor, query: IndexRequest, value: Oper
     layout = _index_layout(base, query, row_axes, aligned_value)
     if not any(layout.axes) or base.size > prod(query.shape) * prod(row_shape):
         return False
-    local_indices = [local_index(name, array, query.shape, layout) for array in query.indices]
-    is_broadcast = all(n == 1 for n in shape_of(aligned_value)[: len(query.shape)])
-    shape = (*((1,) * len(query.shape) if is_broadcast else query.shape), *row_shape)
-    rows_layout = Layout(
-        (*(((),) * len(query.shape) if is_broadcast else layout.axes), *((),) * len(row_shape)), base.mesh
-    )
+    indices = [local_index(name, array, query.shape, layout) for array in query.indices]
+    is_row = all(n == 1 for n in shape_of(aligned_value)[: len(query.shape)])
+    shape = (*((1,) * len(query.shape) if is_row else query.shape), *row_shape)
+    rows_layout = Layout((*(((),) * len(query.shape) if is_row else layout.axes), *((),) * len(row_shape)), base.mesh)
     rows = local_rows(name, aligned_value, shape, rows_layout, None)
     holds_first_block = layout.block_numbers(0) == layout.block_numbers(base.mesh.rank or 0)
 
@@ -87,11 +85,9 @@ def combine_in_shares(name: str, base: DTensor, query: IndexRequest, value: Oper
         values, lengths = as_combined(ufunc, rows, block), layout.block_shape(query.shape)
         values = values.reshape(()) if values.size == 1 else np.broadcast_to(values, (*lengths, *row_shape))
         try:
-            ufunc.at(
-                np.moveaxis(out, query.axes, range(len(query.axes))), tuple(x.array for x in local_indices), values
-            )
+            ufunc.at(np.moveaxis(out, query.axes, range(len(query.axes))), tuple(x.array for x in indices), values)
         except IndexError:
-            for index, axis in zip(local_indices, query.axes, strict=True):
+            for index, axis in zip(indices, query.axes, strict=True):
                 in_bounds(index, axis, base.shape[axis])  # its error says where
             raise
         return out

@@ -94,31 +94,26 @@ def take_along_axis(arr: DTensor, indices: DTensor | ArrayLike, axis: int | None
     tensor, index = unwrapped(arr), unwrapped(indices)
     if not isinstance(tensor, DTensor):
         tensor, index = on_mesh(name, [tensor, index])
-    index_array, axis_number = along_axis_indices(name, tensor, index, axis)
+    positions, axis_number = along_axis_indices(name, tensor, index, axis)
     if axis_number is None:
-        return _taken_elements(name, tensor, index_array, None)
-    shape, axes = (
-        along_axis_shape(tensor, index_array, axis_number),
-        along_axis_specs(tensor, index_array, axis_number),
-    )
+        return _taken_elements(name, tensor, positions, None)
+    shape, axes = (along_axis_shape(tensor, positions, axis_number), along_axis_specs(tensor, positions, axis_number))
     layout = Layout(axes, tensor.mesh)
-    index_axes = aligned_axes(index_array.shape, shape, layout)
-    if isinstance(index_array, DTensor):
-        aligned_index = relaid(index_array, index_axes, name)
+    index_axes = aligned_axes(positions.shape, shape, layout)
+    if isinstance(positions, DTensor):
+        aligned = relaid(positions, index_axes, name)
     else:
-        agree_on_plain(name, [tensor, index_array], tensor.mesh)
-        aligned_index = distribute(index_array, Layout(index_axes, tensor.mesh))
+        agree_on_plain(name, [tensor, positions], tensor.mesh)
+        aligned = distribute(positions, Layout(index_axes, tensor.mesh))
     if not _is_local(tensor, layout, axis_number):
-        return indexed(name, tensor, along_axis_index(tensor, aligned_index, axis_number))
-    text = (
-        f"{name} of {tensor.shape} {tensor.dtype} by {aligned_index.shape} {aligned_index.dtype} on axis {axis_number}"
-    )
+        return indexed(name, tensor, along_axis_index(tensor, aligned, axis_number))
+    text = f"{name} of {tensor.shape} {tensor.dtype} by {aligned.shape} {aligned.dtype} on axis {axis_number}"
 
     def local_elements() -> DTensor:
         return mapped(
             lambda block, rows: np.take_along_axis(block, rows, axis_number),
             tensor,
-            aligned_index,
+            aligned,
             layout=layout,
             shape=shape,
         )

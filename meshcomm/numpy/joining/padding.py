@@ -55,10 +55,8 @@ def pad(array: DTensor, pad_width: object, mode: Any = "constant", **options: An
     widths = _widths(pad_width, tensor.ndim)
     options = _options(mode, options)
     cuts = [tensor.layout.cut(axis, n) for axis, n in enumerate(tensor.shape)]
-    usual_layout = tensor.layout.default_cut(
-        a for a, cut in enumerate(cuts) if any(widths[a]) and not cut.is_consecutive
-    )
-    tensor = relaid(tensor, usual_layout.axes, "pad")
+    layout = tensor.layout.default_cut(a for a, cut in enumerate(cuts) if any(widths[a]) and not cut.is_consecutive)
+    tensor = relaid(tensor, layout.axes, "pad")
     if mode in ("constant", "empty"):
         return _with_constants(tensor, widths, options.get("constant_values", 0))
     empty_axis = next((axis for axis, width in enumerate(widths) if any(width) and not tensor.shape[axis]), None)
@@ -182,27 +180,23 @@ def _with_constants(tensor: DTensor, widths: list[Width], values: ArrayLike) -> 
 def _padded_by_indices(tensor: DTensor, axis: int, width: Width, mode: str) -> DTensor:
     """Return *tensor* padded along one axis. Collective if elements move."""
     n, (before, after), dtype = tensor.shape[axis], width, tensor.dtype
-    source_indices = [
-        MODES[mode](np.arange(*interval, dtype=np.intp), n) for interval in ((-before, 0), (n, n + after))
-    ]
-    source_spans = [
-        (int(indices.min()), int(indices.max()) + 1) if len(indices) else (0, 0) for indices in source_indices
-    ]
+    edge_indices = [MODES[mode](np.arange(*interval, dtype=np.intp), n) for interval in ((-before, 0), (n, n + after))]
+    edge_spans = [(int(indices.min()), int(indices.max()) + 1) if len(indices) else (0, 0) for indices in edge_indices]
     cut = tensor.layout.cut(axis, n).consecutive
     layout, shape = _padded_layout(tensor, [width if a == axis else (0, 0) for a in range(tensor.ndim)])
 
     def source_intervals(number: int) -> list[Interval]:
         """Return three intervals of sources: of the elements before a block, of the block, and of those after it."""
         before_interval, after_interval = (
-            source_spans[0] if number == 0 else (0, 0),
-            source_spans[1] if number == cut.blocks - 1 else (0, 0),
+            edge_spans[0] if number == 0 else (0, 0),
+            edge_spans[1] if number == cut.blocks - 1 else (0, 0),
         )
         return [before_interval, cut.interval(number), after_interval]
 
     def put_together(pieces: list[Array], number: int) -> Array:
         sections, remaining_pieces = list[Array](), iter(pieces)
         for (start, stop), indices in zip(
-            source_intervals(number), (source_indices[0], None, source_indices[1]), strict=True
+            source_intervals(number), (edge_indices[0], None, edge_indices[1]), strict=True
         ):
             arrays = list[Array]()
             while sum(array.shape[axis] for array in arrays) < stop - start:
@@ -214,7 +208,5 @@ def _padded_by_indices(tensor: DTensor, axis: int, width: Width, mode: str) -> D
             )
         return join_blocks(sections, axis, dtype) if sections else new_block(layout.block_shape(shape), dtype)
 
-    block_intervals = tuple(
-        tuple((0, *interval) for interval in source_intervals(number)) for number in range(cut.blocks)
-    )
-    return assembling("pad", [tensor], axis, block_intervals, layout, shape=shape, compute=put_together).run()
+    intervals = tuple(tuple((0, *interval) for interval in source_intervals(number)) for number in range(cut.blocks))
+    return assembling("pad", [tensor], axis, intervals, layout, shape=shape, compute=put_together).run()

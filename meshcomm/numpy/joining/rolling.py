@@ -48,10 +48,8 @@ def flip(m: DTensor, axis: Axis = None) -> Call | DTensor:
         return viewing(lambda block: np.flip(block, axes), tensor, tensor.layout)
     abstract = np.flip(abstract_array(tensor), axes)
     if is_short_view(tensor):
-        whole_tensor = to_all(tensor, "flip")
-        return moved_view(
-            tensor, cut_by(tensor.layout, mapped(lambda block: np.flip(block, axes), whole_tensor)), abstract
-        )
+        whole = to_all(tensor, "flip")
+        return moved_view(tensor, cut_by(tensor.layout, mapped(lambda block: np.flip(block, axes), whole)), abstract)
     # A shorter last cyclic block would become the first one: no layout has that.
     plain_layout = tensor.layout.default_cut(a for a in cut_axes if _flipped_spec(tensor, a) is None)
     source = relaid(tensor, plain_layout.axes, "flip")
@@ -134,9 +132,7 @@ def _integers(values: object) -> list[int]:
 
 def _rolled(tensor: DTensor, shifts: dict[int, int]) -> Call | DTensor:
     """Return *tensor* rolled along each axis of *shifts*, or the call that rolls it."""
-    offsets = {
-        a: shift % tensor.shape[a] for a, shift in shifts.items() if tensor.shape[a] > 0 and shift % tensor.shape[a]
-    }
+    offsets = {a: by % tensor.shape[a] for a, by in shifts.items() if tensor.shape[a] > 0 and by % tensor.shape[a]}
     if not offsets or 0 in tensor.shape:
         return tensor.copy()
     sharded_axes = [a for a in offsets if tensor.layout.num_shards(a) > 1]

@@ -65,13 +65,13 @@ def save(file: File, arr: object, **options: Value) -> None:
             path if path.endswith(".npy") else f"{path}.npy", arr, overwrite=True
         )
         return
-    _write_once("save", file, [arr], lambda target, whole_arrays: np.save(target, whole_arrays[0], **options), ".npy")
+    _write_once("save", file, [arr], lambda target, arrays: np.save(target, arrays[0], **options), ".npy")
 
 
 def _savez_function(name: str) -> Callable[..., None]:
     def savez(file: File, *args: object, **kwds: object) -> None:
-        def write(target: object, whole_arrays: list[object]) -> None:
-            positional, keywords = whole_arrays[: len(args)], dict(zip(kwds, whole_arrays[len(args) :], strict=True))
+        def write(target: object, arrays: list[object]) -> None:
+            positional, keywords = arrays[: len(args)], dict(zip(kwds, arrays[len(args) :], strict=True))
             getattr(np, name)(target, *positional, **keywords)
 
         _write_once(name, file, [*args, *kwds.values()], write, ".npz")
@@ -86,9 +86,7 @@ savez, savez_compressed = _savez_function("savez"), _savez_function("savez_compr
 
 def savetxt(fname: File, X: object, *args: Value, **kwargs: Value) -> None:  # noqa: N803 - NumPy's name
     """Write an array to a text file. Collective: rank 0 has all of it in its memory."""
-    _write_once(
-        "savetxt", fname, [X], lambda target, whole_arrays: np.savetxt(target, whole_arrays[0], *args, **kwargs)
-    )
+    _write_once("savetxt", fname, [X], lambda target, arrays: np.savetxt(target, arrays[0], *args, **kwargs))
 
 
 def load(file: File, mmap_mode: str | None = None, **options: Value) -> Value:
@@ -104,9 +102,7 @@ def load(file: File, mmap_mode: str | None = None, **options: Value) -> Value:
             raise
         content = np.load(file, None, **options)  # an array of objects cannot be mapped
     if isinstance(content, np.memmap):
-        return create_by_blocks(
-            content.shape, content.dtype, None, lambda slices: np.array(content[slices], order="C")
-        )
+        return create_by_blocks(content.shape, content.dtype, None, lambda index: np.array(content[index], order="C"))
     if isinstance(content, np.ndarray):
         return from_equal(content)
     return ZippedArrays(content) if isinstance(content, np.lib.npyio.NpzFile) else content

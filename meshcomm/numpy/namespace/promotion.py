@@ -49,14 +49,12 @@ class Promotion:
             self.args = self._promoted_arguments(args[0]), *shapes
             return
         out_positions = _out_positions(function)
-        self._written_arrays = [x for position, x in enumerate(args) if position in out_positions]
+        self._written_arrays = [x for i, x in enumerate(args) if i in out_positions]
         if function in _WRITING_FUNCTIONS or method == "at":
             self._written_arrays.append(args[0])
         out = kwargs.get("out")
         self._written_arrays += out if isinstance(out, tuple) else [out]
-        self.args = tuple(
-            self._promoted_arguments(x, position not in out_positions) for position, x in enumerate(args)
-        )
+        self.args = tuple(self._promoted_arguments(x, i not in out_positions) for i, x in enumerate(args))
         self.kwargs = {key: self._promoted_arguments(x, key not in _OUT_PARAMETERS) for key, x in kwargs.items()}
 
     def __bool__(self) -> bool:
@@ -95,9 +93,7 @@ def _out_positions(function: Callable[..., object]) -> frozenset[int]:
     """Return the positions of parameters whose arrays are only written to."""
     if isinstance(function, np.ufunc):
         return frozenset()
-    return frozenset(
-        position for position, name in enumerate(signature(function).parameters) if name in _OUT_PARAMETERS
-    )
+    return frozenset(i for i, name in enumerate(signature(function).parameters) if name in _OUT_PARAMETERS)
 
 
 def _first_tensor(x: Value) -> DTensor | None:

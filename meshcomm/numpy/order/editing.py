@@ -208,9 +208,7 @@ def _insert_by_assignment(name: str, tensor: DTensor, axis: int, positions: Inde
     """Return *tensor* with *values* at the indices *positions* of the result. Collective over the mesh."""
     layout = tensor.layout.default_cut(axis)
     n, leading_slices = tensor.shape[axis] + positions.shape[0], (slice(None),) * axis
-    result = empty(
-        tuple(n if other == axis else length for other, length in enumerate(tensor.shape)), tensor.dtype, layout
-    )
+    result = empty(tuple(n if a == axis else length for a, length in enumerate(tensor.shape)), tensor.dtype, layout)
     is_old = full((n,), fill_value=True, dtype=bool, layout=layout.take([axis]))
     assign(name, is_old, positions, value=False)
     assign(name, result, (*leading_slices, true_indices(name, is_old)[0]), tensor)

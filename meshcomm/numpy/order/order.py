@@ -149,11 +149,9 @@ def _sorted_line(tensor: DTensor, sort_kind: _SortKind, names: Names, dtype: DTy
     """Return all elements of *tensor* in order, along one axis that *names* cut. Collective over the mesh."""
     target_layout, shape = Layout([names], tensor.mesh), (tensor.size,)
     if tensor.layout.is_fully_replicated() or not tensor.nbytes:
-        whole_tensor = relaid(tensor, ((),) * tensor.ndim, sort_kind.name)
+        whole = relaid(tensor, ((),) * tensor.ndim, sort_kind.name)
         layout = Layout([()], tensor.mesh)
-        result = mapped(
-            lambda block: sort_kind.apply(block, None), whole_tensor, layout=layout, shape=shape, dtype=dtype
-        )
+        result = mapped(lambda block: sort_kind.apply(block, None), whole, layout=layout, shape=shape, dtype=dtype)
         return relaid(result, target_layout.axes, sort_kind.name)
     if sort_kind.returns_indices or sort_kind.is_stable:
         tensor = in_flat_order(tensor, sort_kind.name)
@@ -164,10 +162,8 @@ def _sorted_line(tensor: DTensor, sort_kind: _SortKind, names: Names, dtype: DTy
 
 def _as_line(tensor: DTensor, axis: int, operation: str) -> DTensor:
     """Return *tensor* with *axis* only; other axes have length 1. Collective over the mesh if they are sharded."""
-    line_tensor = relaid(tensor, tensor.layout.only(axis).axes, operation)
-    return mapped(
-        lambda block: block.reshape(-1), line_tensor, layout=line_tensor.layout.take([axis]), shape=(tensor.size,)
-    )
+    line = relaid(tensor, tensor.layout.only(axis).axes, operation)
+    return mapped(lambda block: block.reshape(-1), line, layout=line.layout.take([axis]), shape=(tensor.size,))
 
 
 def _from_line(line: DTensor, axis: int, shape: Shape) -> DTensor:
@@ -270,21 +266,19 @@ def lexsort(keys: DTensor | Sequence[Tensor], axis: int = -1) -> DTensor:
     [[3, 2], [1, 0]]
     """
     name, unwrapped_keys = "numpy.lexsort", unwrapped(keys)
-    arrays = (
+    key_list = (
         [unwrapped_keys[i] for i in range(len(unwrapped_keys))]
         if isinstance(unwrapped_keys, DTensor)
         else [*map(unwrapped, unwrapped_keys)]
     )
-    agreed_keys = agree_on_plain(name, arrays, mesh_of(arrays))
-    key_arrays = [x if isinstance(x, DTensor) else np.asarray(x) for x in agreed_keys]
-    first_tensor = next(x for x in key_arrays if isinstance(x, DTensor))
-    if len({x.shape for x in key_arrays}) > 1:
-        raise ShapeError(
-            f"{name}: all keys need to be the same shape, not {', '.join(str(x.shape) for x in key_arrays)}"
-        )
-    np.lexsort([np.zeros(1, x.dtype) for x in key_arrays])  # NumPy's errors
+    agreed_keys = agree_on_plain(name, key_list, mesh_of(key_list))
+    arrays = [x if isinstance(x, DTensor) else np.asarray(x) for x in agreed_keys]
+    first_tensor = next(x for x in arrays if isinstance(x, DTensor))
+    if len({x.shape for x in arrays}) > 1:
+        raise ShapeError(f"{name}: all keys need to be the same shape, not {', '.join(str(x.shape) for x in arrays)}")
+    np.lexsort([np.zeros(1, x.dtype) for x in arrays])  # NumPy's errors
     layout, shape, dtype = first_tensor.layout, first_tensor.shape, np.dtype(np.intp)
-    tensors = [relaid(x, layout.axes, name) if isinstance(x, DTensor) else distribute(x, layout) for x in key_arrays]
+    tensors = [relaid(x, layout.axes, name) if isinstance(x, DTensor) else distribute(x, layout) for x in arrays]
     if not shape:
         return mapped(lambda _: np.zeros((), dtype), first_tensor, dtype=dtype)
     (axis_number,) = normalised_axes(axis, first_tensor.ndim)

@@ -93,9 +93,7 @@ def answer_questions(name: str, line: DTensor, questions: DTensor, rule: AnswerR
             answers = ranks.agree_on_result(lambda: new_block(values.shape, rule.dtype))
             values = np.ascontiguousarray(values).reshape(-1)
             messages = ranks.allgather(block[:1].tobytes())
-            nonempty_ranks = np.array(
-                [position for position, message in enumerate(messages) if message], dtype=np.int32
-            )
+            nonempty_ranks = np.array([rank for rank, message in enumerate(messages) if message], dtype=np.int32)
             block_positions = np.searchsorted(np.frombuffer(b"".join(messages), block.dtype), values, rule.side)
             owners = nonempty_ranks[np.maximum(block_positions - 1, 0)]
             start = line.layout.block_box(line.shape)[0][0]
@@ -144,10 +142,8 @@ def searchsorted(
         rule = AnswerRule(side, lambda block, start, values: np.searchsorted(block, values, side) + start, _INDEX)
         return answer_questions(name, in_flat_order(sorted_array, name), values, rule)
     # Blocks may be in any order: the count of elements before a value is the sum of the counts in all blocks.
-    block_counts = on_blocks(
-        lambda block: np.asarray(np.searchsorted(block, as_whole(values), side), _INDEX), sorted_array
-    )
-    return reduce_shares(f"searchsorted {side}", sorted_array, block_counts, shape_of(values), _INDEX)
+    counts = on_blocks(lambda block: np.asarray(np.searchsorted(block, as_whole(values), side), _INDEX), sorted_array)
+    return reduce_shares(f"searchsorted {side}", sorted_array, counts, shape_of(values), _INDEX)
 
 
 def _map_blocks(name: str, function: Callable[[Array], object], tensor: DTensor) -> DTensor:
@@ -197,19 +193,17 @@ def isin(
     """
     name, operands = "numpy.isin", [unwrapped(x) for x in (element, test_elements)]
     mesh = mesh_of(operands)
-    elements, test_values = (
-        x if isinstance(x, DTensor) else np.asarray(x) for x in agree_on_plain(name, operands, mesh)
-    )
-    np.isin(np.zeros(1, elements.dtype), np.zeros(1, test_values.dtype), kind=kind)  # NumPy's errors
-    if not isinstance(test_values, DTensor) or not is_sharded(test_values):
-        array = as_whole(test_values)
+    elements, values = (x if isinstance(x, DTensor) else np.asarray(x) for x in agree_on_plain(name, operands, mesh))
+    np.isin(np.zeros(1, elements.dtype), np.zeros(1, values.dtype), kind=kind)  # NumPy's errors
+    if not isinstance(values, DTensor) or not is_sharded(values):
+        array = as_whole(values)
         return _map_blocks(name, lambda block: np.isin(block, array, invert=invert), as_replicated(elements, mesh))
     if isinstance(elements, DTensor) and is_sharded(elements):
-        sorted_values = in_order(name, test_values, stable=False, indexed=False).values
+        sorted_values = in_order(name, values, stable=False, indexed=False).values
         result = answer_questions(name, sorted_values, elements, AnswerRule("right", _are_equal, np.dtype(bool)))
     else:
-        block_mask = on_blocks(lambda block: np.asarray(np.isin(as_whole(elements), block)), test_values)
-        result = reduce_shares("isin", test_values, block_mask, elements.shape, np.dtype(bool), op="max")
+        block_mask = on_blocks(lambda block: np.asarray(np.isin(as_whole(elements), block)), values)
+        result = reduce_shares("isin", values, block_mask, elements.shape, np.dtype(bool), op="max")
     return _map_blocks(name, np.logical_not, result) if invert else result
 
 

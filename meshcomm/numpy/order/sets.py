@@ -222,11 +222,9 @@ def _unique_rows(tensor: DTensor, axis: int, request: _UniqueRequest) -> list[DT
     rows = relaid(rows_first, (names, *((),) * (rows_first.ndim - 1)), "numpy.unique")
     row_shape = rows.shape[1:]
     record_dtype = np.dtype([(f"f{number}", tensor.dtype) for number in range(prod(row_shape))])
-    row_elements = (
-        np.ascontiguousarray(opaque(rows._block)).view(tensor.dtype).reshape(len(rows._block), prod(row_shape))
-    )
+    elements = np.ascontiguousarray(opaque(rows._block)).view(tensor.dtype).reshape(len(rows._block), prod(row_shape))
     results = _unique(
-        make(row_elements.view(record_dtype)[:, 0], Layout([names], mesh), rows.shape[:1], record_dtype), request
+        make(elements.view(record_dtype)[:, 0], Layout([names], mesh), rows.shape[:1], record_dtype), request
     )
     records = results[0]
     block = records._block.view(tensor.dtype).reshape(len(records._block), *row_shape)
@@ -323,9 +321,7 @@ def intersect1d(
         return result
     indices = [order[:-1][is_common], order[1:][is_common] - operands[0].size]
     if first_indices:
-        indices = [
-            operand_indices[positions] for operand_indices, positions in zip(first_indices, indices, strict=True)
-        ]
+        indices = [operand_indices[places] for operand_indices, places in zip(first_indices, indices, strict=True)]
     return result, *indices
 
 

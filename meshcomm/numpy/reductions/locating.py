@@ -121,9 +121,7 @@ def _extreme_without_nan(
     def finish(candidates: Array) -> Array:
         return np.where(candidates["missing"], -1, candidates["index"]).astype(index_dtype)
 
-    reduction = Reduction(
-        name, axes, lambda block: finish(share(block)), share, merge, index_dtype, share_dtype, finish
-    )
+    reduction = Reduction(name, axes, lambda x: finish(share(x)), share, merge, index_dtype, share_dtype, finish)
     result = reduced(reduction, tensor, keepdims)
     _refuse_missing(name, result)
     return result

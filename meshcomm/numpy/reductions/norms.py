@@ -141,18 +141,16 @@ def _norm_of_matrices(
     if not tensor.layout.dims_along(axes):
         return reduced(Reduction("norm", tuple(sorted(axes)), numpy_norm, numpy_norm, "max", dtype), tensor, keepdims)
     axis_position, extreme = _MATRIX_NORMS[ord]
-    sum_axis = axes[axis_position]
+    axis = axes[axis_position]
 
     def abs_sums(block: Array) -> object:
         return np.sum(
             np.abs(block if block.dtype.kind in "fc" else block.astype(compute_dtype)),
-            axis=sum_axis,
+            axis=axis,
             dtype=compute_dtype,
         )
 
     options = (f"order {ord!r} over axes {axes}",)
-    reduction = Reduction(
-        "norm", (sum_axis,), abs_sums, abs_sums, "sum", compute_dtype, options=options, takes_empty=True
-    )
+    reduction = Reduction("norm", (axis,), abs_sums, abs_sums, "sum", compute_dtype, options=options, takes_empty=True)
     norms = extreme(reduced(reduction, tensor, keepdims=True), axes, keepdims)
     return mapped(lambda block: block.astype(dtype, copy=False), norms, dtype=dtype)

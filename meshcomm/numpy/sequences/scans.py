@@ -104,12 +104,10 @@ def diff(
 
 
 def _differences(tensor: DTensor, times: int, diff_axis: int) -> DTensor:
-    layout, leading_slices = tensor.layout, (slice(None),) * diff_axis
+    layout, leading = tensor.layout, (slice(None),) * diff_axis
     for _ in range(times):
         function = np.not_equal if tensor.dtype == bool else np.subtract
-        differences: Value = function(
-            tensor[(*leading_slices, slice(1, None))], tensor[(*leading_slices, slice(None, -1))]
-        )
+        differences: Value = function(tensor[(*leading, slice(1, None))], tensor[(*leading, slice(None, -1))])
         tensor = differences
     return relaid(tensor, layout.axes, "numpy.diff") if layout.cyclic(diff_axis) else tensor
 

@@ -180,10 +180,8 @@ def _even_gradient(tensor: DTensor, axis: int, step: Step, edge_order: Literal[1
         differences = np.gradient(block, step, axis=axis, edge_order=edge_order)
         return contiguous(differences[(*(slice(None),) * axis, slice(start - source_start, stop - source_start))])
 
-    block_intervals = tuple(((0, *source_interval(number)),) for number in range(cut.blocks))
-    return assembling(
-        _GRADIENT, [tensor], axis, block_intervals, layout, shape=shape, compute=compute_block, dtype=dtype
-    )
+    intervals = tuple(((0, *source_interval(number)),) for number in range(cut.blocks))
+    return assembling(_GRADIENT, [tensor], axis, intervals, layout, shape=shape, compute=compute_block, dtype=dtype)
 
 
 def _joined_pieces(prototype: DTensor, pieces: Sequence[DTensor], axis: int) -> DTensor:
@@ -339,7 +337,5 @@ def _convolved(name: str, line: DTensor, kernel: Array, interval: tuple[int, int
         source_start = source_interval(number)[0]
         return convolution[start + offset - source_start : stop + offset - source_start].copy()
 
-    block_intervals = tuple(((0, *source_interval(number)),) for number in range(cut.blocks))
-    return assembling(
-        name, [line], 0, block_intervals, layout, shape=(length,), compute=compute_block, dtype=dtype
-    ).run()
+    intervals = tuple(((0, *source_interval(number)),) for number in range(cut.blocks))
+    return assembling(name, [line], 0, intervals, layout, shape=(length,), compute=compute_block, dtype=dtype).run()

@@ -94,10 +94,8 @@ def _spec_like(
     result_dtype, layout = tensor.dtype if dtype is None else dtype, tensor.layout
     lengths = tensor.shape if shape is None else as_shape(shape)
     if lengths != tensor.shape:
-        has_same_ndim = len(lengths) == tensor.ndim
-        layout = (
-            layout.default_cut(range(tensor.ndim)) if has_same_ndim else Layout.replicated(tensor.mesh, len(lengths))
-        )
+        same_ndim = len(lengths) == tensor.ndim
+        layout = layout.default_cut(range(tensor.ndim)) if same_ndim else Layout.replicated(tensor.mesh, len(lengths))
     return lengths, result_dtype, layout
 
 
@@ -159,20 +157,18 @@ def meshgrid(*xi: ArrayLike, copy: bool = True, sparse: bool = False, indexing: 
     """
     if indexing not in ("xy", "ij"):
         raise ValueError(f"indexing must be 'xy' or 'ij', not {quote(indexing)}")
-    tensors = [tensor_np.ravel(x) for x in tensors_of("numpy.meshgrid", xi)]
-    axes = list(range(len(tensors)))
+    lines = [tensor_np.ravel(x) for x in tensors_of("numpy.meshgrid", xi)]
+    axes = list(range(len(lines)))
     if indexing == "xy":
         axes[:2] = reversed(axes[:2])
-    shape = tuple(tensors[axis].size for axis in axes)  # to exchange two axes is its own inverse
+    shape = tuple(lines[axis].size for axis in axes)  # to exchange two axes is its own inverse
     if copy and not sparse:
-        return tuple(_repeated(tensor, axis, shape) for tensor, axis in zip(tensors, axes, strict=True))
+        return tuple(_repeated(tensor, axis, shape) for tensor, axis in zip(lines, axes, strict=True))
     all_axes = range(len(axes))
-    expanded = [
-        tensor_np.expand_dims(t, [a for a in all_axes if a != axis]) for t, axis in zip(tensors, axes, strict=True)
-    ]
+    grid = [tensor_np.expand_dims(t, [a for a in all_axes if a != axis]) for t, axis in zip(lines, axes, strict=True)]
     if not sparse:
-        return tuple([tensor_np.broadcast_to(t, shape) for t in expanded])
-    return tuple(t.copy() if copy else t for t in expanded)
+        return tuple([tensor_np.broadcast_to(t, shape) for t in grid])
+    return tuple(t.copy() if copy else t for t in grid)
 
 
 def _repeated(tensor: DTensor, axis: int, shape: tuple[int, ...]) -> DTensor:

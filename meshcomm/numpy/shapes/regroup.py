@@ -186,38 +186,28 @@ def split_spec(spec: Names, lengths: Shape, sizes: dict[str, int]) -> Specs | No
     """
     if not spec:
         return ((),) * len(lengths)
-    long_axes = [a for a, n in enumerate(lengths) if n > 1]
-    if len(long_axes) < 2:
+    axes = [a for a, n in enumerate(lengths) if n > 1]
+    if len(axes) < 2:
         blocks = _block_count(spec, sizes)
-        return (
-            _one_sharded(spec, long_axes[0] if long_axes else 0, len(lengths))
-            if lengths
-            else None
-            if blocks > 1
-            else ()
-        )
+        return _one_sharded(spec, axes[0] if axes else 0, len(lengths)) if lengths else None if blocks > 1 else ()
     length, blocks = prod(lengths), _block_count(spec, sizes)
     cut = cut_of(spec, length, blocks)
     if cut.is_consecutive or _is_consecutive(cut):
         bounds = [0, *accumulate(cut.lengths(np.arange(blocks, dtype=np.intp)).tolist())]
-        inner_size = length // lengths[long_axes[0]]
-        if all(bound % inner_size == 0 for bound in bounds):
-            return _one_sharded(
-                _consecutive_spec(tuple(spec), [b // inner_size for b in bounds]), long_axes[0], len(lengths)
-            )
+        stride = length // lengths[axes[0]]
+        if all(bound % stride == 0 for bound in bounds):
+            return _one_sharded(_consecutive_spec(tuple(spec), [b // stride for b in bounds]), axes[0], len(lengths))
         return (
             _specs_on_several_axes(tuple(spec), lengths, sizes)
             if length % blocks == 0 and cut == Cut(length, blocks)
             else None
         )
-    for axis in long_axes:
-        inner_size = prod(lengths[axis + 1 :])
-        block_length, remainder = divmod(cut.block, inner_size)
-        if remainder == 0 and (axis == long_axes[0] or lengths[axis] % (block_length * blocks) == 0):
-            is_even = lengths[axis] == block_length * blocks and cut.offset == 0
-            return _one_sharded(
-                tuple(spec) if is_even else Cyclic(tuple(spec), block_length, cut.offset), axis, len(lengths)
-            )
+    for axis in axes:
+        stride = prod(lengths[axis + 1 :])
+        block, remainder = divmod(cut.block, stride)
+        if remainder == 0 and (axis == axes[0] or lengths[axis] % (block * blocks) == 0):
+            is_even = lengths[axis] == block * blocks and cut.offset == 0
+            return _one_sharded(tuple(spec) if is_even else Cyclic(tuple(spec), block, cut.offset), axis, len(lengths))
     return None
 
 
@@ -249,11 +239,9 @@ def chosen_specs(lengths: Shape, names: Names, sizes: dict[str, int]) -> Specs:
     if not lengths:
         return ()
     blocks = _block_count(names, sizes)
-    first_axis = long_axes[0]
+    first = long_axes[0]
     even_axes = (a for a in long_axes if lengths[a] % blocks == 0)
-    return _one_sharded(
-        names, first_axis if lengths[first_axis] >= blocks else next(even_axes, first_axis), len(lengths)
-    )
+    return _one_sharded(names, first if lengths[first] >= blocks else next(even_axes, first), len(lengths))
 
 
 def _one_sharded(spec: Names, axis: int, ndim: int) -> Specs:

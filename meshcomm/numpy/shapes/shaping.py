@@ -178,10 +178,8 @@ def _keeps_views(tensor: DTensor, shape: Shape) -> bool:
 def _reblocked(tensor: DTensor, axes: Axes, shape: Shape) -> DTensor:
     """Return a tensor of *shape* with the same blocks: each has the same elements in the same order."""
     layout = Layout(axes, tensor.mesh)
-    reshaped_block = on_blocks(
-        lambda block: opaque(block).reshape(layout.block_shape(shape)).view(block.dtype), tensor
-    )
-    return make(reshaped_block, layout, shape, tensor.dtype)
+    result_block = on_blocks(lambda block: opaque(block).reshape(layout.block_shape(shape)).view(block.dtype), tensor)
+    return make(result_block, layout, shape, tensor.dtype)
 
 
 def _is_fortran(name: str, t: DTensor, order: Value) -> bool:

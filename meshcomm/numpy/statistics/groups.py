@@ -114,16 +114,14 @@ def shares_of(
         return ShareReduction(name, int(name == "prod"))
     sum_dtype, skip_nan = sum_dtype_of(source), skip_nan and source.kind in "fc"
     if name == "mean":
-        compute_share, dtype = totals(axes, sum_dtype, skip_nan=skip_nan)
-        return ShareReduction(
-            MERGE_TOTALS, 0, compute_share, dtype, lambda sums: np.asarray(sums["total"] / sums["count"])
-        )
+        compute, dtype = totals(axes, sum_dtype, skip_nan=skip_nan)
+        return ShareReduction(MERGE_TOTALS, 0, compute, dtype, lambda sums: np.asarray(sums["total"] / sums["count"]))
     if name in ("std", "var"):
-        compute_share, dtype = moments(axes, sum_dtype, skip_nan)
+        compute, dtype = moments(axes, sum_dtype, skip_nan)
         return ShareReduction(
             merged_moments,
             0,
-            compute_share,
+            compute,
             dtype,
             partial(variance_from_moments, ddof=ddof, skip_nan=skip_nan, root=name == "std"),
         )

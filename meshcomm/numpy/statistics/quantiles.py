@@ -137,12 +137,10 @@ def _quantile_function(function: Callable[..., ArrayLike]) -> Callable[..., DTen
         def block_quantiles(block: Array, **axis_options: object) -> ArrayLike:
             return numpy_function(block, levels, method=method, **axis_options)
 
-        line_function = (
-            partial(_levels_of_line, _fractions(levels, "percentile" in name)) if method == "linear" else None
-        )
+        on_line = partial(_levels_of_line, _fractions(levels, "percentile" in name)) if method == "linear" else None
         call_name = f"{name} at {quote(levels)}" + ("" if method == "linear" else f" by {quote(method)}")
         result = _statistic_over(
-            _Statistic(call_name, block_quantiles, line_function, name.startswith("nan")), tensor, axis, bool(keepdims)
+            _Statistic(call_name, block_quantiles, on_line, name.startswith("nan")), tensor, axis, bool(keepdims)
         )
         return with_out(f"numpy.{name}", out, result)
 
@@ -197,10 +195,8 @@ def _statistic_over(statistic: _Statistic, a: object, axis: Axis, keepdims: bool
             # Without elements, the result may lack the axes of the levels.
             return np.array(np.broadcast_to(np.asarray(values, result.dtype), shape), order="C")
 
-        result_block, whole_layout = of_whole_blocks(tensor, axes, name, reduce_block)
-        local_result = make(
-            result_block, Layout(result.axes(whole_layout.axes), tensor.mesh), result.shape, result.dtype
-        )
+        result_block, layout = of_whole_blocks(tensor, axes, name, reduce_block)
+        local_result = make(result_block, Layout(result.axes(layout.axes), tensor.mesh), result.shape, result.dtype)
     return relaid(local_result, result.axes(tensor.layout.axes), name)
 
 
@@ -321,11 +317,11 @@ def _weighted_quantiles(
     function(sample, levels, axis=axes, method=method, weights=np.ones(sample.shape))  # NumPy's errors
     broadcast_weights = tensor_np.broadcast_to(weights_along(name, tensor, weights, axis), tensor.shape)
     weights_tensor = relaid(broadcast_weights, tensor.layout.axes, name)
-    is_counted = ~tensor_np.isnan(tensor) if function.__name__.startswith("nan") else None
-    counted_weights = weights_tensor if is_counted is None else tensor_np.where(is_counted, weights_tensor, 0)
-    weight_sum = tensor_np.sum(counted_weights, axis=axes, dtype=float)
+    is_used = ~tensor_np.isnan(tensor) if function.__name__.startswith("nan") else None
+    used_weights = weights_tensor if is_used is None else tensor_np.where(is_used, weights_tensor, 0)
+    weight_sum = tensor_np.sum(used_weights, axis=axes, dtype=float)
     is_invalid = ~np.isfinite(weight_sum) | (weight_sum == 0) & (
-        True if is_counted is None else np.any(is_counted, axis=axes)
+        True if is_used is None else np.any(is_used, axis=axes)
     )
     if bool(np.any(weights_tensor < 0)):
         raise ValueError("Weights must be non-negative.")
@@ -333,9 +329,7 @@ def _weighted_quantiles(
         raise ValueError("Weights included NaN, inf or were all zero.")
     names = tensor.layout.dims_along(axes)
     if names and tensor.size and is_one_line(tensor.shape, axes):
-        result = _weighted_line(
-            tensor, counted_weights, is_counted, np.asarray(_fractions(levels, "percentile" in name))
-        )
+        result = _weighted_line(tensor, used_weights, is_used, np.asarray(_fractions(levels, "percentile" in name)))
         return tensor_np.reshape(result, np.shape(levels) + _reduced_shape(tensor.shape, axes, keepdims))
     whole_tensor = whole_along(tensor, axes, name)
     block, block_weights = whole_tensor._block, relaid(weights_tensor, whole_tensor.layout.axes, name)._block
@@ -344,23 +338,21 @@ def _weighted_quantiles(
         line_weights = block_weights if lines is block else np.ones(lines.shape)
         return function(lines, levels, method=method, weights=line_weights, **axis_options)
 
-    quantiles = _statistic_over(
-        _Statistic(function.__name__, block_quantiles, None, False), whole_tensor, axis, keepdims
-    )
+    values = _statistic_over(_Statistic(function.__name__, block_quantiles, None, False), whole_tensor, axis, keepdims)
     layout = tensor.layout.replace(axes, ()) if keepdims else tensor.layout.delete(axes)
-    return relaid(quantiles, ((),) * (quantiles.ndim - layout.ndim) + layout.axes, name)
+    return relaid(values, ((),) * (values.ndim - layout.ndim) + layout.axes, name)
 
 
-def _weighted_line(tensor: DTensor, weights: DTensor, is_counted: DTensor | None, levels: Array) -> TensorOrArray:
+def _weighted_line(tensor: DTensor, weights: DTensor, is_used: DTensor | None, levels: Array) -> TensorOrArray:
     """Return, on all devices, the first elements at which the cumulative weight reaches each of the *levels*."""
-    values, counted_weights = tensor.ravel(), weights.ravel()
-    if is_counted is not None:
-        values, counted_weights = values[is_counted.ravel()], counted_weights[is_counted.ravel()]
+    values, used_weights = tensor.ravel(), weights.ravel()
+    if is_used is not None:
+        values, used_weights = values[is_used.ravel()], used_weights[is_used.ravel()]
     if not values.size:
         return np.full(levels.shape, np.asarray(np.nan).astype(tensor.dtype))
     order = tensor_np.argsort(values)
     values = values[order]
-    cumulative_weights = tensor_np.cumsum(counted_weights[order], dtype=float)
+    cumulative_weights = tensor_np.cumsum(used_weights[order], dtype=float)
     cumulative_weights = cumulative_weights / cumulative_weights[-1]
     if levels.dtype.kind == "f":
         cumulative_weights = cumulative_weights.astype(levels.dtype)

@@ -278,16 +278,14 @@ def _moments_by_intervals(compute_moments: Callable[..., Array], flat: Array, su
     The array is cut into intervals that stay in the cache between the passes over them.
     """
     length = CACHED_BYTES // flat.itemsize
-    interval_moments = np.array(
+    records = np.array(
         [compute_moments(flat[start : start + length], (0,), sum_dtype) for start in range(0, len(flat), length)]
     )
-    counts, count = interval_moments["count"].astype(_real_dtype(sum_dtype)), np.sum(interval_moments["count"])
-    overall_mean = np.sum(interval_moments["mean"] * (counts / tensor_np.maximum(count, 1)))
+    counts, count = records["count"].astype(_real_dtype(sum_dtype)), np.sum(records["count"])
+    overall_mean = np.sum(records["mean"] * (counts / tensor_np.maximum(count, 1)))
     # An interval with only NaN has no mean: its record must not count.
-    between_squares = np.sum(_squares(np.where(counts > 0, interval_moments["mean"] - overall_mean, 0)) * counts)
-    return structured_array(
-        count=count, mean=overall_mean, squares=np.sum(interval_moments["squares"]) + between_squares
-    )
+    between_squares = np.sum(_squares(np.where(counts > 0, records["mean"] - overall_mean, 0)) * counts)
+    return structured_array(count=count, mean=overall_mean, squares=np.sum(records["squares"]) + between_squares)
 
 
 def _nan_moments(block: Array, axes: tuple[int, ...], sum_dtype: DType) -> Array:

@@ -92,19 +92,17 @@ class FolderWriter(IndexedWriter):
         return path, stored
 
     def _lay_out(self, file: File) -> list[Stored]:
-        stored, offset, file_unit = [], 0, file.unit()
+        stored, end, file_unit = [], 0, file.unit()
         for array in self.arrays:
             # Else ranks do not cut it at multiples of `file_unit`.
             is_shared = array.nbytes >= 2 * MAX_UNEVEN * file_unit
             unit = file_unit if is_shared else PAGE
-            offset += -offset % unit
-            stored.append(
-                in_one_file(array.name, array.shape, array.dtype, offset, self._data_name)._replace(unit=unit)
-            )
-            offset += array.nbytes
-        offset += -offset % PAGE
-        file.sized(offset)
-        self._stored, self._size = stored, offset
+            end += -end % unit
+            stored.append(in_one_file(array.name, array.shape, array.dtype, end, self._data_name)._replace(unit=unit))
+            end += array.nbytes
+        end += -end % PAGE
+        file.sized(end)
+        self._stored, self._size = stored, end
         return stored
 
     def commit(self, pieces: list[Piece]) -> None:
@@ -150,10 +148,8 @@ def _manifest_lines(manifest: Mapping[str, object]) -> bytes:
     lines = []
     for key, value in manifest.items():
         if key == "arrays" and isinstance(value, dict):
-            lines_of_arrays = b",\n".join(
-                _json_bytes(name) + b": " + _json_bytes(entry) for name, entry in value.items()
-            )
-            lines.append(_json_bytes(key) + b": {\n" + lines_of_arrays + b"}")
+            array_lines = b",\n".join(_json_bytes(name) + b": " + _json_bytes(entry) for name, entry in value.items())
+            lines.append(_json_bytes(key) + b": {\n" + array_lines + b"}")
         else:
             lines.append(_json_bytes(key) + b": " + _json_bytes(value))
     return b"{" + b",\n".join(lines)
@@ -273,16 +269,14 @@ def _entries(manifest: JsonObject, subject: str) -> dict[str, JsonObject]:
     return entries
 
 
-def _stored_array(name: str, entry: JsonObject, size: int, subject: str, file: str) -> Stored:
+def _stored_array(name: str, entry: JsonObject, size: int, label: str, file: str) -> Stored:
     try:
         dtype = known_dtype(json.dumps(entry.get("dtype")))
     except (DTypeError, RecursionError) as error:
-        raise CheckpointError(f"{subject}: array {quote(name)}: {error}") from None
-    checked_dtype(dtype, f"{subject}: array {quote(name)}")
-    shape = checked_shape(entry.get("shape"), f"{subject}: array {quote(name)}", dtype.itemsize)
+        raise CheckpointError(f"{label}: array {quote(name)}: {error}") from None
+    checked_dtype(dtype, f"{label}: array {quote(name)}")
+    shape = checked_shape(entry.get("shape"), f"{label}: array {quote(name)}", dtype.itemsize)
     offset, nbytes = entry.get("offset"), prod(shape) * dtype.itemsize
     if type(offset) is not int or offset < 0 or offset + nbytes > size:
-        raise CheckpointError(
-            f"{subject}: array {quote(name)} of {nbytes} bytes at {quote(offset)} is not in the data"
-        )
+        raise CheckpointError(f"{label}: array {quote(name)} of {nbytes} bytes at {quote(offset)} is not in the data")
     return in_one_file(name, shape, dtype, offset, file)

@@ -17,17 +17,14 @@ def pieces_of_header(dataset: Hdf5Dataset, file: Changes) -> list[tuple[int, int
     start = int(h5py_library().h5o.get_info(dataset.id).addr)
     head = _read(file, start, 32)
     if head[:4] != b"OHDR":
-        first_message, size, prefix_size = start + 16, _number(head[8:12]), 8
+        message_at, size, prefix_size = start + 16, _number(head[8:12]), 8
     else:
         flags = head[5]
-        first_message = start + 6 + 16 * bool(flags & 32) + 4 * bool(flags & 16)  # there may be times, and limits
+        message_at = start + 6 + 16 * bool(flags & 32) + 4 * bool(flags & 16)  # there may be times, and limits
         width = 1 << (flags & 3)
-        size, prefix_size = (
-            _number(head[first_message - start : first_message - start + width]),
-            4 + 2 * bool(flags & 4),
-        )
-        first_message += width
-    pieces, unread_blocks = [(start, first_message + size)], [(first_message, size)]
+        size, prefix_size = _number(head[message_at - start : message_at - start + width]), 4 + 2 * bool(flags & 4)
+        message_at += width
+    pieces, unread_blocks = [(start, message_at + size)], [(message_at, size)]
     while unread_blocks:
         for offset, nbytes in _continuations(_read(file, *unread_blocks.pop()), prefix_size):
             if (offset, offset + nbytes) not in pieces:

@@ -38,9 +38,7 @@ def located(dataset: Hdf5Dataset, name: str, selection: Selection) -> Stored | N
         offset = dataset.id.get_chunk_info_by_coord(start).byte_offset
         if offset is None:
             return None
-        row_offset = start[0] * shape[1] if run_axis else 0
+        first_row = start[0] * shape[1] if run_axis else 0
         stop = min(start[run_axis] + chunk[run_axis], shape[run_axis])
-        segments.append(
-            Segment("", (row_offset + start[run_axis]) * row_bytes, (row_offset + stop) * row_bytes, offset)
-        )
+        segments.append(Segment("", (first_row + start[run_axis]) * row_bytes, (first_row + stop) * row_bytes, offset))
     return Stored(name, shape, dataset.dtype, tuple(segments))

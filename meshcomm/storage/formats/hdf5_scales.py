@@ -62,9 +62,7 @@ def name_axes(scales: Scales, dataset: Hdf5Dataset, array: ArrayToSave, *, name_
     if dims is not None and is_scale(array.name, dims):
         scales.make_scale(dataset, dims[0])
         if len(dims) > 1:
-            other_scales = [
-                scales.get_or_create(dataset.shape[axis], dims[axis], array) for axis in range(1, len(dims))
-            ]
+            other_scales = [scales.get_or_create(dataset.shape[a], dims[a], array) for a in range(1, len(dims))]
             dataset.attrs["_Netcdf4Coordinates"] = np.array(
                 [scale.attrs["_Netcdf4Dimid"] for scale in (dataset, *other_scales)], "i4"
             )

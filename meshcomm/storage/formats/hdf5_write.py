@@ -198,10 +198,8 @@ class Hdf5Writer(SnapshotWriter):
                 _set_filter(h5py, properties, codec, level)
         properties.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
         dims = (array.grows, *shape[1:]) if array.grows else array.dims or shape  # names of axes, or lengths
-        unlimited_dims = (array.grows, *array.unlimited)
-        max_shape = tuple(
-            h5py.h5s.UNLIMITED if dim in unlimited_dims else n for dim, n in zip(dims, shape, strict=True)
-        )
+        unlimited = (array.grows, *array.unlimited)
+        max_shape = tuple(h5py.h5s.UNLIMITED if dim in unlimited else n for dim, n in zip(dims, shape, strict=True))
         dataspace = h5py.h5s.create_simple(shape, max_shape) if shape else h5py.h5s.create(h5py.h5s.SCALAR)
         h5_type = _h5_type(h5py, array.name, array.dtype)
         return h5py.Dataset(h5py.h5d.create(self._hdf5.id, None, h5_type, dataspace, properties))

@@ -225,15 +225,13 @@ class Member:
         lengths = [len(range(*item.indices(n))) for item, n in zip(inner_index, shape[1:], strict=True)]
         blocks = [np.empty((0, *lengths), self.dtype)]
         max_rows = max(1, _STEP_BYTES // max(1, row_bytes))
-        for first in range(rows.start, rows.stop if rows else rows.start, max_rows):
-            last = min(first + max_rows, rows.stop)
-            taken_rows = range(first + -(first - rows.start) % rows.step, last, rows.step)
+        for row in range(rows.start, rows.stop if rows else rows.start, max_rows):
+            end = min(row + max_rows, rows.stop)
+            taken_rows = range(row + -(row - rows.start) % rows.step, end, rows.step)
             if taken_rows:
-                self._member.seek(self._begin + first * row_bytes)
-                block = np.frombuffer(self._read((last - first) * row_bytes), self.dtype).reshape(
-                    last - first, *shape[1:]
-                )
-                blocks.append(block[(slice(taken_rows.start - first, None, rows.step), *inner_index)].copy())
+                self._member.seek(self._begin + row * row_bytes)
+                block = np.frombuffer(self._read((end - row) * row_bytes), self.dtype).reshape(end - row, *shape[1:])
+                blocks.append(block[(slice(taken_rows.start - row, None, rows.step), *inner_index)].copy())
         result = np.concatenate(blocks)
         return result if self.shape else result.reshape(())
 

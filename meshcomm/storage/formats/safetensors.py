@@ -121,13 +121,9 @@ class SafetensorsIndexWriter(IndexedWriter):
         if "total_size" in self.metadata:
             raise TypeError("an index of .safetensors files has its own total_size: give the metadata another key")
         self.remove_leftovers()
-        file_of_unchanged, copied_arrays = (
-            self._kept_and_copied() if self.mode == "a" and self.path.exists() else ({}, {})
-        )
-        targets = self._lay_out(
-            [*self.arrays, *(ArrayToSave(n, s.shape, s.dtype, "") for n, s in copied_arrays.items())]
-        )
-        for name, stored in copied_arrays.items():
+        file_of_unchanged, to_copy = self._kept_and_copied() if self.mode == "a" and self.path.exists() else ({}, {})
+        targets = self._lay_out([*self.arrays, *(ArrayToSave(n, s.shape, s.dtype, "") for n, s in to_copy.items())])
+        for name, stored in to_copy.items():
             _copy(self.path.parent, stored, targets[name])
         self._file_of |= file_of_unchanged
         return self.path.parent, [targets[array.name] for array in self.arrays]
@@ -148,12 +144,10 @@ class SafetensorsIndexWriter(IndexedWriter):
                     "would be replaced: save all arrays to a new index, or this one with another name"
                 )
         self._old_index, self._old_metadata = index, metadata
-        files_of_others = {name: file for name, file in files_of.items() if name not in saved_names}
-        self._size = sum(
-            old_arrays[name].nbytes for name, file in files_of_others.items() if file not in replaced_files
-        )
-        copied_arrays = {name: old_arrays[name] for name, file in files_of_others.items() if file in replaced_files}
-        return {name: file for name, file in files_of_others.items() if file not in replaced_files}, copied_arrays
+        other_files = {name: file for name, file in files_of.items() if name not in saved_names}
+        self._size = sum(old_arrays[name].nbytes for name, file in other_files.items() if file not in replaced_files)
+        copied_arrays = {name: old_arrays[name] for name, file in other_files.items() if file in replaced_files}
+        return {name: file for name, file in other_files.items() if file not in replaced_files}, copied_arrays
 
     def _lay_out(self, arrays: list[ArrayToSave]) -> dict[str, Stored]:
         """Make new data files for *arrays*, and return the location of each array."""

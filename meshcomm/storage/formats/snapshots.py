@@ -91,40 +91,34 @@ class SnapshotWriter(Writer):
                     + copy_that_grows(self.path)
                 )
             counts[array.name] = shape[0]
-        missing_names = [array.name for array in growing_arrays if array.name not in counts]
+        missing = [array.name for array in growing_arrays if array.name not in counts]
         self._count = min(counts.values(), default=0)
-        if missing_names and max(counts.values(), default=0) == 1:
+        if missing and max(counts.values(), default=0) == 1:
             self._count = 0  # a job was killed as it added the first snapshot
-        if self._count and missing_names:
-            raise CheckpointError(
-                f"{self.path} has {counted(self._count, 'snapshot')} without {quote(missing_names[0])}"
-            )
+        if self._count and missing:
+            raise CheckpointError(f"{self.path} has {counted(self._count, 'snapshot')} without {quote(missing[0])}")
 
     def lay_out_snapshots(self, array: ArrayToSave, chunks: Chunking) -> Stored:
         """Reserve space for new snapshots of *array*, and return the location of their data.
 
         *chunks* are those of the array in the file. ``CheckpointError`` if no snapshots can be added to them.
         """
-        (snapshots_per_chunk, *lengths), codecs = chunks
+        (per_chunk, *lengths), codecs = chunks
         stored = Stored(array.name, (array.steps, *array.shape), array.dtype, ())
-        has_whole_rows = tuple(lengths[1:]) == array.shape[1:] and (
-            snapshots_per_chunk == 1 or tuple(lengths) == array.shape
-        )
+        has_whole_rows = tuple(lengths[1:]) == array.shape[1:] and (per_chunk == 1 or tuple(lengths) == array.shape)
         if codecs or not has_whole_rows:
-            if snapshots_per_chunk > 1:  # they are written as a whole
+            if per_chunk > 1:  # they are written as a whole
                 raise CheckpointError(
-                    f"{self.path}: the chunks of {quote(array.name)} have {snapshots_per_chunk} snapshots each, "
+                    f"{self.path}: the chunks of {quote(array.name)} have {per_chunk} snapshots each, "
                     f"so none can be added. {copy_that_grows(self.path)}"
                 )
             return stored._replace(chunks=chunks)
         chunk_bytes, segments = prod(lengths) * array.dtype.itemsize, list[Segment]()
         for step in range(array.steps if array.nbytes else 0):
-            chunk, index_in_chunk = divmod(self._count + step, snapshots_per_chunk)
+            chunk, index_in_chunk = divmod(self._count + step, per_chunk)
             for number, start in enumerate(range(0, array.nbytes, chunk_bytes)):
                 index = (chunk, *(number, *[0] * (len(lengths) - 1))[: len(lengths)])
-                file, offset = self.reserve(
-                    array.name, index, 0 if index_in_chunk else snapshots_per_chunk * chunk_bytes
-                )
+                file, offset = self.reserve(array.name, index, 0 if index_in_chunk else per_chunk * chunk_bytes)
                 first, nbytes = step * array.nbytes + start, min(chunk_bytes, array.nbytes - start)
                 _append(segments, Segment(file, first, first + nbytes, offset + index_in_chunk * array.nbytes))
         return stored._replace(segments=tuple(segments))

@@ -116,16 +116,14 @@ class ZarrWriter(SnapshotWriter):
         byte_order = (read(dict, metadata, "codecs", 0).get("configuration") or {}).get("endian", "little")
         return shape, dtype and dtype.newbyteorder("<" if byte_order == "little" else ">"), True
 
-    def _lay_out(self, array: ArrayToSave, root_attributes: JsonObject) -> Stored:
+    def _lay_out(self, array: ArrayToSave, attrs: JsonObject) -> Stored:
         if array.grows is None:
-            return self._lay_out_array(array, root_attributes)
+            return self._lay_out_array(array, attrs)
         if self._count:
             return self._grow(array)
         dims = array.dims or tuple(f"axis_{axis}_of_{n}" for axis, n in enumerate(array.shape))
         shape, dims = (array.steps, *array.shape), (array.grows, *dims)
-        return self._lay_out_array(
-            array._replace(shape=shape, dims=dims, chunks=chunks_of_snapshots(array)), root_attributes
-        )
+        return self._lay_out_array(array._replace(shape=shape, dims=dims, chunks=chunks_of_snapshots(array)), attrs)
 
     def _grow(self, array: ArrayToSave) -> Stored:
         """Reserve space for more snapshots in files of the store itself, and return the location of their data."""

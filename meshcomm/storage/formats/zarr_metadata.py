@@ -43,15 +43,7 @@ def array_metadata(array: ArrayToSave, chunk: Shape, codecs: Codecs, attributes:
     if dtype.itemsize > 1 and dtype.kind != "S":
         codec["configuration"] = {"endian": "little" if dtype.newbyteorder("<") == dtype else "big"}
     not_a_time = -(2**63)  # NaT
-    fill_values: JsonObject = {
-        "b": False,
-        "U": "",
-        "S": "",
-        "c": [0.0, 0.0],
-        "f": 0.0,
-        "M": not_a_time,
-        "m": not_a_time,
-    }
+    fills: JsonObject = {"b": False, "U": "", "S": "", "c": [0.0, 0.0], "f": 0.0, "M": not_a_time, "m": not_a_time}
     return {
         "zarr_format": 3,
         "node_type": "array",
@@ -59,7 +51,7 @@ def array_metadata(array: ArrayToSave, chunk: Shape, codecs: Codecs, attributes:
         "data_type": data_type(dtype),
         "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(chunk)}},
         "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
-        "fill_value": fill_values.get(dtype.kind, 0),
+        "fill_value": fills.get(dtype.kind, 0),
         "codecs": [codec, *codec_metadata(codecs, dtype.itemsize)],
         "attributes": _with_fill(attributes, dtype),
         "dimension_names": list(array.dims or (f"axis_{axis}_of_{n}" for axis, n in enumerate(shape))),

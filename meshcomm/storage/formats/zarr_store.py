@@ -131,23 +131,21 @@ def lost(path: Path, names: Iterable[str], attributes: Iterable[str]) -> list[st
 
     The new store has the *attributes* with these names.
     """
-    listing, lost_texts, saved_names, written_keys = look(path), [], set(names), set(attributes)
+    listing, texts, saved_names, new_keys = look(path), [], set(names), set(attributes)
     for name, metadata in sorted(listing.arrays.items()):
         if name not in listing.ours or name not in saved_names:
             kind = metadata.get("data_type")
             text, shape = kind.get("name") if isinstance(kind, dict) else kind, metadata.get("shape")
             lengths = str(tuple(shape)) if isinstance(shape, list) else quote(shape)
-            lost_texts.append(f"array {quote(name or 'array')} {lengths} {text}")
-    lost_texts += [
+            texts.append(f"array {quote(name or 'array')} {lengths} {text}")
+    texts += [
         f"attributes of the group {quote(n)}"
         for n, group in sorted(listing.groups.items())
         if n and attributes_of(group)
     ]
     if not listing.root_is_ours:
-        lost_texts += [
-            f"attribute {quote(key)}" for key in attributes_of(listing.groups.get("")) if key not in written_keys
-        ]
-    return lost_texts + [f"file {quote(name)}" for name in sorted(listing.others)]
+        texts += [f"attribute {quote(key)}" for key in attributes_of(listing.groups.get("")) if key not in new_keys]
+    return texts + [f"file {quote(name)}" for name in sorted(listing.others)]
 
 
 def refuse_to_add(path: Path, names: Iterable[str]) -> None:

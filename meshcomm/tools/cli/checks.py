@@ -161,26 +161,21 @@ def _check_memory(facts: Facts) -> CheckResults:
 
 def _check_cores(host_facts: Sequence[Facts]) -> CheckResults:
     usable_cores = set[int]().union(*(facts["processors"] for facts in host_facts))
-    host_cores = host_facts[0]["host_processors"]
-    facts = next(
-        (facts for facts in host_facts if _ranks_on_cores(facts, host_facts) > len(facts["processors"])), None
-    )
+    cores = host_facts[0]["host_processors"]
+    facts = next((f for f in host_facts if _ranks_on_cores(f, host_facts) > len(f["processors"])), None)
     text = f"{counted(len(host_facts), 'rank')} on {counted(len(usable_cores), 'core')}"
     if facts is None:
         yield OK, text
-    elif len(host_facts) <= host_cores:
+    elif len(host_facts) <= cores:
         count = _ranks_on_cores(facts, host_facts)
         text = (
-            f"{counted(count, 'rank')} may only use {counted(len(facts['processors']), 'core')} of {host_cores}, and "
+            f"{counted(count, 'rank')} may only use {counted(len(facts['processors']), 'core')} of {cores}, and "
             "wait for each other: ask the batch system for a core per rank, or bind otherwise "
             "(mpiexec --bind-to core)"
         )
         yield PROBLEM, text
     else:
-        yield (
-            NOTE,
-            f"{text}: ranks wait for each other, and all is slow. Launch at most {counted(host_cores, 'rank')} here",
-        )
+        yield NOTE, f"{text}: ranks wait for each other, and all is slow. Launch at most {counted(cores, 'rank')} here"
 
 
 def _ranks_on_cores(facts: Facts, host_facts: Sequence[Facts]) -> int:

@@ -157,13 +157,9 @@ def _damage(path: Path, file_contents: FileContents) -> list[str]:
     return [] if file_contents.checks is None else checks.verify(path, file_contents)
 
 
-def _ok_text(file_contents: FileContents) -> str:
-    size_text = _size_text(array.nbytes for array in file_contents.arrays.values())
-    note = (
-        ""
-        if file_contents.checks is not None
-        else "; the format has no checksums, so only its structure was looked at"
-    )
+def _ok_text(stored: FileContents) -> str:
+    size_text = _size_text(array.nbytes for array in stored.arrays.values())
+    note = "" if stored.checks is not None else "; the format has no checksums, so only its structure was looked at"
     return f"ok: {size_text}{note}"
 
 

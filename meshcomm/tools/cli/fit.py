@@ -143,10 +143,8 @@ def calibrate(rank_set: RankSet, folder: Path) -> Calibration:
         fit_within = _fit_constants(communicator, probes, WITHIN, machine)
         machine = fit_within.applied_to(machine)
     if len(nodes) > 1:
-        large_totals = [total // min(map(len, nodes)) for total in LARGE_BYTES]
-        probes = [
-            probe for mesh in _meshes_over_nodes(nodes) for probe in _exchange_probes(mesh, machine, large_totals)
-        ]
+        totals = [total // min(map(len, nodes)) for total in LARGE_BYTES]
+        probes = [probe for mesh in _meshes_over_nodes(nodes) for probe in _exchange_probes(mesh, machine, totals)]
         fit_between = _fit_constants(communicator, probes, BETWEEN, machine)
     return Calibration(fit_within, fit_between, memory_fit, _disk_fit(communicator, folder))
 

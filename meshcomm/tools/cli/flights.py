@@ -47,11 +47,9 @@ def summary(flights_read: Sequence[Flight], damaged: Sequence[str] = ()) -> str:
         last_calls = flight["calls"][-_SHOWN_CALLS:]
         lines += [f"  {reason}", f"  its last {len(last_calls)} calls, of {len(flight['calls'])} that are kept:"]
         for call in last_calls:
-            age_text = f"{flight['written'] - call['began']:.3f} s ago"
+            age = f"{flight['written'] - call['began']:.3f} s ago"
             arguments_text = f": {call['about']}" if call["about"] else ""
-            lines.append(
-                f"    {call['operation']}{_call_text(call['number'], call['ranks'])}, {age_text}{arguments_text}"
-            )
+            lines.append(f"    {call['operation']}{_call_text(call['number'], call['ranks'])}, {age}{arguments_text}")
         lines += ["  " + line for line in flight["stack"].splitlines()]
     return "\n".join(lines)
 

@@ -55,13 +55,13 @@ def info(as_json: bool = False) -> int:
     settings = about.settings()
     invalid_settings = reset_invalid()
     is_first = launchers.is_first()
-    summary, print_report = _local_section(), _as_json if as_json else _as_text
+    summary, report = _local_section(), _as_json if as_json else _as_text
     isolation = _isolation_finding()
     if isolation is not None:
         launchers.let_first_tell()
         summary = summary if isolation.about == "MPI" else summary.plus(_mpi_section())
         all_findings = [isolation, *(Finding(PROBLEM, "settings", text, (0,)) for text in invalid_settings)]
-        return print_report(summary.plus(_settings_section(settings)), [], all_findings, "") if is_first else 1
+        return report(summary.plus(_settings_section(settings)), [], all_findings, "") if is_first else 1
     with CallScope("info", None):
         communicator = about.connect_all()
         hosts = about.gather_hosts(communicator)
@@ -75,9 +75,7 @@ def info(as_json: bool = False) -> int:
         communicator.free()
     summary = summary.plus(_mpi_section()).plus(_hosts_section(hosts)).plus(machine).plus(_settings_section(settings))
     all_findings += _self_test_findings(problems)
-    return (
-        print_report(summary, facts, all_findings, _verdict_text(problems)) if is_first else _exit_code(all_findings)
-    )
+    return report(summary, facts, all_findings, _verdict_text(problems)) if is_first else _exit_code(all_findings)
 
 
 def _isolation_finding() -> Finding | None:
@@ -162,10 +160,8 @@ def rank_rows(hosts: Sequence[Host]) -> Rows:
     rank_count = sum(host.ranks for host in hosts)
     rows = [("ranks", f"{rank_count} on {counted(len(hosts), 'host')}")]
     for host in hosts[:MAX_HOSTS]:
-        warning = (
-            "; more ranks than cores: ranks wait for each other, and all is slow" if host.ranks > host.cores else ""
-        )
-        rows.append((f"  {host.name}", f"{counted(host.ranks, 'rank')}, {counted(host.cores, 'core')}{warning}"))
+        note = "; more ranks than cores: ranks wait for each other, and all is slow" if host.ranks > host.cores else ""
+        rows.append((f"  {host.name}", f"{counted(host.ranks, 'rank')}, {counted(host.cores, 'core')}{note}"))
     if len(hosts) > MAX_HOSTS:
         rows.append(("  ...", f"and {len(hosts) - MAX_HOSTS} more hosts"))
     return rows

@@ -72,14 +72,8 @@ def _print_plan(options: argparse.Namespace) -> None:
     )
     if options.svg:
         save_plan(plan, options.svg)
-    assumption = f"assumed: {PER_NODE} ranks fill a node; --nodes says how many nodes there are"
-    lines = [
-        repr(plan),
-        *_cost_lines(plan),
-        *[assumption] * (nodes is None),
-        "",
-        *_table_lines(relayout, machine, per_node),
-    ]
+    note = f"assumed: {PER_NODE} ranks fill a node; --nodes says how many nodes there are"
+    lines = [repr(plan), *_cost_lines(plan), *[note] * (nodes is None), "", *_table_lines(relayout, machine, per_node)]
     text = "\n".join(lines)
     say(text if terminal().unicode else text.replace("µ", "u"))
 

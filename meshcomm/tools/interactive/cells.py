@@ -240,12 +240,10 @@ class Job:
         self._values.append((name, value))
 
     def _on_waits(self, source: int, ranks: list[int], call_name: str) -> None:
-        gone_ranks = [
-            rank for rank in ranks if time.monotonic() > self._outcome_times.get(rank, math.inf) + WAIT_WITHIN
-        ]
-        if gone_ranks:
-            verb = "have" if len(gone_ranks) > 1 else "has"
-            text = f"waited in {call_name} for {ranks_text(gone_ranks)}, which {verb} ended the cell"
+        gone = [rank for rank in ranks if time.monotonic() > self._outcome_times.get(rank, math.inf) + WAIT_WITHIN]
+        if gone:
+            verb = "have" if len(gone) > 1 else "has"
+            text = f"waited in {call_name} for {ranks_text(gone)}, which {verb} ended the cell"
             self.send(source, "stop", "CollectiveMismatch", text)
 
     def _on_stop(self, source: int, name: str, text: str) -> None:

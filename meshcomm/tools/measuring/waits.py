@@ -122,18 +122,12 @@ def waiting_spans(span: TraceEvent, arrivals: Arrivals, uncertainty: int) -> Ite
         if last_arrival.rank != span["pid"] and last_arrival.time > began + uncertainty
         else began
     )
-    common_entries = TraceEvent(ph=span["ph"], pid=span["pid"], tid=span["tid"], args={})
+    entries = TraceEvent(ph=span["ph"], pid=span["pid"], tid=span["tid"], args={})
     if wait_end > began:
         name = f"waiting for rank {last_arrival.rank}"
-        yield {"name": name, "cat": "wait", "ts": began / 1000, "dur": (wait_end - began) / 1000, **common_entries}
+        yield {"name": name, "cat": "wait", "ts": began / 1000, "dur": (wait_end - began) / 1000, **entries}
     if ended > wait_end and span["cat"] == "mpi":
-        yield {
-            "name": _MOVING,
-            "cat": _MOVING,
-            "ts": wait_end / 1000,
-            "dur": (ended - wait_end) / 1000,
-            **common_entries,
-        }
+        yield {"name": _MOVING, "cat": _MOVING, "ts": wait_end / 1000, "dur": (ended - wait_end) / 1000, **entries}
 
 
 def is_explained(line: str) -> bool:

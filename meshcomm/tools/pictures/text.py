@@ -169,10 +169,8 @@ def _grid_lines(view: LayoutView, panel: SlabPanel, style: _BoxStyle, width: int
     lines = lines if any(column_labels) else []
     for number, (row_label, cell_row) in enumerate(zip(row_labels, cells, strict=True)):
         lines.append(margin + style.border_line(style.between if number else style.above, widths))
-        drawn_cells = (
-            _drawn_text(cell, column_width, style) for cell, column_width in zip(cell_row, widths, strict=True)
-        )
-        lines.append(f"{row_label:>{margin_width - 1}} {style.side}{style.side.join(drawn_cells)}{style.side}")
+        texts = (_drawn_text(cell, column_width, style) for cell, column_width in zip(cell_row, widths, strict=True))
+        lines.append(f"{row_label:>{margin_width - 1}} {style.side}{style.side.join(texts)}{style.side}")
     lines.append(margin + style.border_line(style.below, widths))
     return lines + wrapped(_left_out(view, rows, columns, style), width)
 
@@ -189,10 +187,8 @@ def _cell(
     if row is None or column is None:
         return _Cell(style.ellipsis, None)
     blocks = blocks_of(view, panel, row, column)
-    first_device, text = view.first_device(blocks), view.devices(blocks)
-    return _Cell(
-        (text if len(text) <= max_length else f"{first_device},...").replace("...", style.ellipsis), first_device
-    )
+    first, text = view.first_device(blocks), view.devices(blocks)
+    return _Cell((text if len(text) <= max_length else f"{first},...").replace("...", style.ellipsis), first)
 
 
 def _drawn_text(cell: _Cell, width: int, style: _BoxStyle) -> str:

@@ -202,15 +202,10 @@ def fft(setting: Setting, nbytes: int) -> Case:
         spectrum_tensor = plan.forward(tensor)
         spectra = [np.fft.fft(factor) for factor in factors]
         spectrum_indices = indices_of(spectrum_tensor.layout, spectrum_tensor.shape, setting.rank)
-        expected_block = _outer_product(
-            [spectrum[index] for spectrum, index in zip(spectra, spectrum_indices, strict=True)]
-        )
+        product = _outer_product([spectrum[index] for spectrum, index in zip(spectra, spectrum_indices, strict=True)])
         return int(
             np.count_nonzero(
-                ~(
-                    abs(block_of(spectrum_tensor) - expected_block)
-                    <= _tolerance(shape, block_of(spectrum_tensor).dtype)
-                )
+                ~(abs(block_of(spectrum_tensor) - product) <= _tolerance(shape, block_of(spectrum_tensor).dtype))
             )
         )
 
