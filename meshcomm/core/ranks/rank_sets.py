@@ -125,7 +125,7 @@ class World(ABC):
 
     def newest_mesh_without_me(self) -> Mesh | None:
         """Return the newest mesh of this world that this process is not in; None if there is none."""
-        meshes = (key for key, place in reversed(self._locations.items()) if place is None and isinstance(key, Mesh))
+        meshes = (k for k, location in reversed(self._locations.items()) if location is None and isinstance(k, Mesh))
         # Rather one of several devices: `to_numpy(root)` makes meshes of one device.
         return max(meshes, key=lambda mesh: mesh.size > 1, default=None)
 

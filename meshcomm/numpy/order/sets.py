@@ -321,7 +321,7 @@ def intersect1d(
         return result
     indices = [order[:-1][is_common], order[1:][is_common] - operands[0].size]
     if first_indices:
-        indices = [operand_indices[places] for operand_indices, places in zip(first_indices, indices, strict=True)]
+        indices = [firsts[positions] for firsts, positions in zip(first_indices, indices, strict=True)]
     return result, *indices
 
 
